@@ -1,0 +1,53 @@
+# Every target makes the virtual environment that it needs; nothing has to be installed before.
+#   make test                                    in .venv, made with python3
+#   make test VENV=.venv-313 PYTHON=python3.13   elsewhere, with another Python
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PRECIOUS: $(VENV)/.installed-%
+.PHONY: help venv demo test test-slow lint benchmark clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s  %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+venv: $(VENV)/.installed-dev  ## make the virtual environment with everything for development
+
+demo: $(VENV)/.installed-examples  ## sample the paper's toy Gaussian with every method
+	$(BIN)/python examples/toy_gaussian.py
+
+test: $(VENV)/.installed-test  ## run the tests that are not slow
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-slow: $(VENV)/.installed-test  ## run the slow statistical tests
+	$(BIN)/python -m pytest -m slow -n $(WORKERS)
+
+lint: $(VENV)/.installed-dev  ## run ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy pymc_apm
+
+benchmark: $(VENV)/.installed-examples  ## time the samplers against PyMC's own
+	$(BIN)/python examples/benchmark.py
+
+clean:  ## delete the virtual environments, caches and build products
+	@for venv in $(VENV) .venv-pymc5 .venv-pymc6; do \
+		if [ -e "$$venv/.made-by-make" ]; then rm -rf "$$venv"; fi; \
+	done
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache
+	find pymc_apm tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made-by-make:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# One stamp for each extra of pyproject.toml: installed again when that file changes.
+$(VENV)/.installed-%: pyproject.toml $(VENV)/.made-by-make
+	$(PIP_INSTALL) -e ".[$*]"
+	@touch $@

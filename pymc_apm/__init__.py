@@ -1,0 +1,41 @@
+"""Sample posteriors whose likelihood can only be estimated, with PyMC.
+
+Auxiliary pseudo-marginal methods after Murray and Graham (2016), "Pseudo-Marginal Slice Sampling":
+the random numbers u of an unbiased likelihood estimator become part of the state of the Markov
+chain, and the parameters are updated with u clamped.
+"""
+
+from importlib.metadata import version
+
+from pymc_apm._compat import add_convergence_check, register_step_methods
+from pymc_apm.diagnostics import problems
+from pymc_apm.potential import Potential
+from pymc_apm.randomness import StandardNormal, StandardUniform
+from pymc_apm.steps import (
+    APMEllipticalU,
+    APMIndependenceU,
+    APMMetropolis,
+    APMReflectiveU,
+    APMSlice,
+    PseudoMarginalMH,
+)
+
+__version__ = version("pymc_apm")
+
+__all__ = [
+    "APMEllipticalU",
+    "APMIndependenceU",
+    "APMMetropolis",
+    "APMReflectiveU",
+    "APMSlice",
+    "Potential",
+    "PseudoMarginalMH",
+    "StandardNormal",
+    "StandardUniform",
+]
+
+# ``pm.sample()`` without a step gives the parameters of estimators to these.
+register_step_methods(APMSlice, APMMetropolis)
+
+# At its end, ``pm.sample()`` warns of what went wrong in the estimators.
+add_convergence_check(problems)

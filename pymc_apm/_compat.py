@@ -1,0 +1,77 @@
+"""The only file that knows that PyMC 5 and PyMC 6 differ."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pymc.sampling.mcmc
+import pymc.step_methods
+from pymc.pytensorf import compile as compile_pymc
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.compound import BlockedStep
+from pymc.util import get_random_generator
+from pytensor.graph.basic import Variable
+
+
+def register_step_methods(*steps: type[BlockedStep]) -> None:
+    """Let ``pm.sample`` choose among these steps too, where none is given.
+
+    The list is edited in place and at its front. In place, because PyMC 5 finds it as
+    ``pm.STEP_METHODS`` and PyMC 6 imports it by name; at the front, because the first of equally
+    competent steps is taken.
+    """
+    registered = pymc.step_methods.STEP_METHODS
+    for step in reversed(steps):
+        if step not in registered:
+            registered.insert(0, step)
+
+
+def compile_function(
+    inputs: Sequence[Variable], outputs: Sequence[Variable], **compile_kwargs: Any
+) -> Callable[..., list[np.ndarray]]:
+    """Compile a function that takes its inputs as they are, without a check of their type."""
+    function = compile_pymc(inputs, outputs, on_unused_input="ignore", **compile_kwargs)
+    function.trust_input = True
+    return function
+
+
+def add_convergence_check(check: Callable[[Any], list[str]]) -> None:
+    """Let ``pm.sample`` warn, where it warns of divergences, of what a check finds in its result.
+
+    PyMC has no hook for this: the function that it calls at the end of ``pm.sample`` is wrapped.
+    """
+    original = getattr(pymc.sampling.mcmc, "run_convergence_checks", None)
+    if original is None or getattr(original, "apm_check", None) is check:
+        return
+
+    @functools.wraps(original)
+    def run_convergence_checks(idata: Any, model: Any) -> list[SamplerWarning]:
+        found = [SamplerWarning(WarningType.BAD_PARAMS, text, "warn") for text in check(idata)]
+        return original(idata, model) + found
+
+    run_convergence_checks.apm_check = check  # type: ignore[attr-defined]
+    pymc.sampling.mcmc.run_convergence_checks = run_convergence_checks
+
+
+class StartsChains:
+    """Gives a step one method that is called where a chain starts, :meth:`start_chain`.
+
+    PyMC up to 6.2 announces a chain by ``set_rng``, later ones by ``setup_chain``. With
+    ``cores > 1`` that is the only notice that a step gets.
+    """
+
+    rng: np.random.Generator
+
+    def start_chain(self) -> None:
+        """Forget the last chain; ``self.rng`` is the generator of the new one."""
+        raise NotImplementedError
+
+    def set_rng(self, rng: Any) -> None:
+        """Start a chain (PyMC 5.28 to 6.2)."""
+        self.rng = get_random_generator(rng, copy=False)
+        self.start_chain()
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        """Start a chain (PyMC 6.3 and later)."""
+        self.set_rng(rng)

@@ -1,0 +1,133 @@
+"""From a user's estimator to a term of the model."""
+
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_apm.errors import ModelError, UnclaimedRandomnessError
+from pymc_apm.randomness import randomness_in
+
+__all__ = ["Potential", "feeds_potential"]
+
+
+def Potential(
+    name: str, log_estimate: TensorVariable, *, model: pm.Model | None = None
+) -> TensorVariable:
+    """Add the log of an unbiased likelihood estimate to a model.
+
+    The estimate must be a deterministic function of the model's parameters and of declared
+    randomness u, and its mean over u must be the likelihood (or any factor of the posterior):
+    unbiased on the natural scale, not on the log scale. The joint target of the chain is then
+    ``p(theta) * exp(log_estimate(theta, u)) * q(u)``, whose marginal over u is the exact posterior
+    of theta.
+
+    Parameters
+    ----------
+    name : str
+        The name of the term, unique in the model.
+    log_estimate : TensorVariable
+        A scalar, or a vector with one log-estimate for each of several independent factors, which
+        are summed. ``-inf`` is an estimate of zero.
+    model : Model, optional
+        The model to add it to; the one whose context is open if not given.
+
+    Returns
+    -------
+    TensorVariable
+        The term as it was added to the model.
+
+    Raises
+    ------
+    ModelError
+        If the estimate uses no declared randomness, has a random variable of its own inside, or is
+        not a real scalar or vector.
+
+    Examples
+    --------
+    An importance-sampling estimate, with eight draws, of the likelihood of one observation:
+
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     u = apm.StandardNormal("u", shape=8)
+    ...     log_weights = pm.logp(pm.Poisson.dist(pm.math.exp(mu + u)), 3)
+    ...     log_lik = apm.Potential("log_lik", pm.math.logsumexp(log_weights) - np.log(8))
+    """
+    model = pm.modelcontext(model)
+    log_estimate = pt.as_tensor_variable(log_estimate)
+    _check_type(name, log_estimate)
+
+    parameters = _parameters_of(name, log_estimate, model)
+    randomness = [variable.tag.apm_randomness for variable in randomness_in([log_estimate])]
+    if not randomness:
+        raise ModelError(
+            f"apm.Potential({name!r}) uses no randomness declared with apm.StandardNormal or "
+            "apm.StandardUniform. A log density without noise is a pm.Potential; an estimate must "
+            "take its random numbers from declared randomness."
+        )
+
+    for parameter in parameters:
+        parameter.tag.feeds_apm_potential = True
+    for u in randomness:
+        check = CheckAndRaise(
+            UnclaimedRandomnessError,
+            f"No step updates the randomness {u.name!r} of apm.Potential({name!r}), so that the "
+            "estimate would stay the same for the whole chain and the posterior would be wrong. "
+            "Sample with apm.APMSlice(), or add one of apm.APMEllipticalU(), apm.APMReflectiveU(), "
+            "apm.APMIndependenceU() to the list of steps.",
+        )
+        log_estimate = check(log_estimate, u.is_claimed)
+    return pm.Potential(name, log_estimate, model=model)
+
+
+def feeds_potential(rv: Variable) -> bool:
+    """Say whether a random variable is a parameter of some estimator."""
+    return getattr(rv.tag, "feeds_apm_potential", False)
+
+
+def _check_type(name: str, log_estimate: TensorVariable) -> None:
+    if log_estimate.type.dtype not in ("float32", "float64"):
+        raise ModelError(
+            f"apm.Potential({name!r}) must be a real floating point number, the log of an "
+            f"estimate, but its dtype is {log_estimate.type.dtype}."
+        )
+    if log_estimate.type.ndim > 1:
+        raise ModelError(
+            f"apm.Potential({name!r}) must be a scalar, or a vector with one log-estimate per "
+            f"independent factor, but it has {log_estimate.type.ndim} dimensions. Sum over factors "
+            "and average over importance samples (on the natural scale) first."
+        )
+
+
+def _parameters_of(name: str, log_estimate: TensorVariable, model: pm.Model) -> list[Variable]:
+    """Walk to the model's random variables; a random draw on the way is hidden noise."""
+    model_rvs = set(model.basic_RVs)
+    parameters = []
+    seen = set()
+    stack = [log_estimate]
+    while stack:
+        variable = stack.pop()
+        if variable in seen:
+            continue
+        seen.add(variable)
+        if variable in model_rvs:
+            if variable in model.free_RVs:
+                parameters.append(variable)
+            continue
+        if variable.owner is None:
+            continue
+        if any(isinstance(source.type, RandomType) for source in variable.owner.inputs):
+            label = variable.name or str(variable.owner.op)
+            raise ModelError(
+                f"apm.Potential({name!r}) draws random numbers of its own: {label}. The estimate "
+                "would differ each time that it is computed for the same parameters, and every "
+                "step method would silently sample a wrong posterior. Make the draw a function of "
+                "u = apm.StandardNormal(...) or u = apm.StandardUniform(...) instead."
+            )
+        stack.extend(variable.owner.inputs)
+    return parameters

@@ -1,0 +1,454 @@
+"""What all steps share: PyMC's step protocol around a target and its randomness."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+from pymc.step_methods.compound import BlockedStep, StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pymc.util import get_random_generator, get_value_vars_from_user_vars
+from pytensor.compile.sharedvalue import SharedVariable
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_apm._compat import StartsChains
+from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError
+from pymc_apm.kernels import (
+    LogDensity,
+    State,
+    elliptical_slice,
+    metropolis_independence,
+    reflective_slice,
+)
+from pymc_apm.kernels.state import FloatVector
+from pymc_apm.randomness import Randomness
+from pymc_apm.target import REST, THETA, Evaluation, Target
+
+Point: TypeAlias = dict[str, NDArray[Any]]
+UUpdate: TypeAlias = Literal["slice", "independence"]
+
+START_ATTEMPTS = 100
+"""How often u is drawn anew at the start of a chain while the estimate is zero."""
+
+
+@dataclass_state
+class APMState(StepMethodState):
+    """The part of a step that belongs to a chain."""
+
+    tune: bool
+    u: dict[str, NDArray[np.float64]]
+    is_started: bool
+
+
+class _UBlock(NamedTuple):
+    """A piece of randomness that a step updates, and how."""
+
+    variable: SharedVariable
+    density: LogDensity
+    update: Callable[[np.random.Generator, State, LogDensity], tuple[State, Any]]
+
+
+class APMStep(StartsChains, BlockedStep):
+    """A step that moves parameters, randomness or both, with the estimate as state of the chain.
+
+    Subclasses say what a transition is, in :meth:`transition`; this class does everything that
+    PyMC wants of a step.
+    """
+
+    _state_class: type[APMState] = APMState
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int]]]] = {
+        "n_evals": (np.int64, []),
+        "n_theta_evals": (np.int64, []),
+        "n_nan": (np.int64, []),
+        "log_estimate": (np.float64, []),
+    }
+
+    def __init__(
+        self,
+        variables: Sequence[Any],
+        u: Any,
+        u_update: UUpdate | None,
+        *,
+        kind: str | None = None,
+        model: pm.Model | None,
+        rng: Any,
+        initial_point: Point | None,
+        compile_kwargs: dict[str, Any] | None,
+        blocked: bool,
+    ) -> None:
+        name = type(self).__name__
+        if not blocked:
+            raise ModelError(
+                f"{name} updates its variables together with the randomness of the estimators, and "
+                "cannot be split by variable: leave out blocked=False. To update parameters one at "
+                'a time, use directions="coordinate" of APMSlice, or a list of steps.'
+            )
+        if u_update not in ("slice", "independence", None):
+            raise ModelError(
+                f'u_update of {name} must be "slice", "independence" or None, got {u_update!r}.'
+            )
+        model = pm.modelcontext(model)
+        self.vars = list(variables)
+        self.rng = get_random_generator(rng)
+        self.target = Target(
+            model,
+            self.vars,
+            model.initial_point() if initial_point is None else initial_point,
+            compile_kwargs,
+        )
+        if not self.target.randomness:
+            raise ModelError(
+                f"The model has no estimator, so there is nothing for {name} to do: declare "
+                "randomness with apm.StandardNormal or apm.StandardUniform and add the "
+                "log-estimate with apm.Potential, or sample with the steps of PyMC."
+            )
+        chosen = _choose(self.target.randomness, u, kind, name) if u_update else []
+        self._theta_density = self.target.along(THETA)
+        self._u_blocks = [
+            _UBlock(variable, self.target.along(variable.name), _kernel(variable, u_update))
+            for variable in chosen
+        ]
+        self._evaluation: Evaluation | None = None
+        # The last u of the chain, as a vector and as the array that the shared variable holds.
+        self._written_u: dict[str, FloatVector] = {}
+        self._seen_u: dict[str, NDArray[np.float64]] = {}
+        self.tune = True
+        self.is_started = False
+        self._claim()
+
+    # The chain's state
+
+    @property
+    def u(self) -> dict[str, NDArray[np.float64]]:
+        """The current value of the randomness that this step updates."""
+        return {
+            block.variable.name: block.variable.get_value(borrow=True) for block in self._u_blocks
+        }
+
+    @u.setter
+    def u(self, values: dict[str, NDArray[np.float64]]) -> None:
+        for block in self._u_blocks:
+            block.variable.set_value(values[block.variable.name], borrow=True)
+
+    def _claim(self) -> None:
+        self._claims = [block.variable.tag.apm_randomness.claim(self) for block in self._u_blocks]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what belongs to this process and to the chain it runs."""
+        return self.__dict__ | {
+            "_claims": None,
+            "_evaluation": None,
+            "_written_u": {},
+            "_seen_u": {},
+        }
+
+    def start_chain(self) -> None:
+        """Forget the last chain and draw u afresh from q(u)."""
+        if self._claims is None:
+            self._claim()
+        self._evaluation = None
+        self.is_started = False
+        self.tune = True
+        self.reset_tuning()
+        self._draw_u()
+
+    def _draw_u(self) -> None:
+        for variable, *_ in self._u_blocks:
+            shape = variable.type.shape
+            fresh = variable.tag.apm_randomness.draw(self.rng, int(np.prod(shape)))
+            variable.set_value(fresh.reshape(shape), borrow=True)
+
+    def reset_tuning(self) -> None:
+        """Forget what was learnt while tuning."""
+
+    # One draw
+
+    @abstractmethod
+    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
+        """Make one transition of the chain; return also the statistics of the subclass."""
+
+    def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
+        """Make one transition of the chain.
+
+        Parameters
+        ----------
+        point : dict
+            The values of all parameters.
+
+        Returns
+        -------
+        point : dict
+        stats : list of dict
+        """
+        target = self.target
+        target.n_evals = target.n_theta_evals = target.n_nan = 0
+        evaluation, stats = self.transition(self._evaluate(point))
+        self._remember(evaluation)
+        stats["n_evals"] = target.n_evals
+        stats["n_theta_evals"] = target.n_theta_evals
+        stats["n_nan"] = target.n_nan
+        stats["log_estimate"] = evaluation.log_estimate
+        point = point.copy()
+        point.update(target.layout.unravel(target.value(evaluation, THETA)))
+        return point, [stats]
+
+    def update_u(self, evaluation: Evaluation) -> tuple[Evaluation, list[Any]]:
+        """Update each piece of randomness in turn; return what the kernels say of it."""
+        infos = []
+        for variable, density, update in self._u_blocks:
+            u = self.target.value(evaluation, variable.name)
+            state, info = update(self.rng, State(u, evaluation.log_density, evaluation), density)
+            evaluation = state.memo
+            infos.append(info)
+        return evaluation, infos
+
+    def theta_state(self, evaluation: Evaluation) -> State:
+        """Return the parameters as a state for a kernel."""
+        theta = self.target.value(evaluation, THETA)
+        return State(theta, evaluation.log_density, evaluation)
+
+    def _evaluate(self, point: Point) -> Evaluation:
+        """Return the evaluation at a point and the current u: as a rule the last one.
+
+        What has changed is found by value: with several cores the arrays of a point are views of
+        memory that PyMC overwrites.
+        """
+        target = self.target
+        theta = target.layout.ravel(point)
+        rest = target.rest.ravel(point)
+        evaluation = self._evaluation
+        if evaluation is None:
+            return self._start(theta, rest)
+        changed: dict[str, FloatVector] = {}
+        if theta.tobytes() != target.value(evaluation, THETA).tobytes():
+            changed[THETA] = theta
+        if rest.tobytes() != target.value(evaluation, REST).tobytes():
+            changed[REST] = rest
+        for variable in target.randomness:
+            value = variable.get_value(borrow=True)
+            if value is not self._seen_u.get(variable.name):
+                u = value.reshape(-1)
+                if not np.array_equal(u, target.value(evaluation, variable.name)):
+                    changed[variable.name] = u
+        if changed:
+            position = tuple(changed.values())
+            density = target.along(*changed)
+            _, evaluation = density(position if len(changed) > 1 else position[0], evaluation)
+            if not evaluation.log_density > -np.inf:
+                raise EstimatorError(
+                    "The estimate is zero at the point at which another step, or a callback, left "
+                    f"the chain: {target.describe(evaluation.values)}."
+                )
+        return evaluation
+
+    def _remember(self, evaluation: Evaluation) -> None:
+        """Keep the evaluation, and let everybody else see the new u."""
+        self._evaluation = evaluation
+        for variable, *_ in self._u_blocks:
+            u = self.target.value(evaluation, variable.name)
+            if u is not self._written_u.get(variable.name):
+                value = u.reshape(variable.type.shape)
+                variable.set_value(value, borrow=True)
+                self._written_u[variable.name] = u
+                self._seen_u[variable.name] = value
+
+    # The start of a chain
+
+    def _start(self, theta: FloatVector, rest: FloatVector) -> Evaluation:
+        """Evaluate from scratch, and check all that can be checked where a chain starts."""
+        target = self.target
+        evaluation = target.start(self._values(theta, rest))
+        if not self.is_started:
+            self._check_claims()
+            for _ in range(START_ATTEMPTS):
+                if evaluation.log_density > -np.inf or evaluation.log_estimate > -np.inf:
+                    break
+                if not evaluation.values:
+                    raise EstimatorError(
+                        "The prior is zero at the starting point: "
+                        f"{self._describe(theta, rest)}. Give other initvals to pm.sample."
+                    )
+                self._draw_u()
+                evaluation = target.start(self._values(theta, rest))
+            self._check_start(evaluation)
+            self._check_clamped(evaluation, target.start(self._values(theta, rest)))
+            self.is_started = True
+        target.n_evals = target.n_theta_evals = target.n_nan = 0
+        return evaluation
+
+    def _values(self, theta: FloatVector, rest: FloatVector) -> dict[str, FloatVector]:
+        randomness = self.target.randomness
+        return {
+            THETA: theta,
+            REST: rest,
+            **{u.name: u.get_value(borrow=True).reshape(-1) for u in randomness},
+        }
+
+    def _describe(self, theta: FloatVector, rest: FloatVector) -> str:
+        return self.target.describe([theta, rest])
+
+    def _check_claims(self) -> None:
+        unclaimed = [
+            u.name
+            for u in self.target.randomness
+            if not u.tag.apm_randomness.is_claimed.get_value()
+        ]
+        if unclaimed:
+            raise UnclaimedRandomnessError(
+                f"No step updates the randomness {', '.join(unclaimed)}. Give "
+                f'{type(self).__name__} a u_update, for example "slice", or add one of '
+                "apm.APMEllipticalU(), apm.APMReflectiveU(), apm.APMIndependenceU() to the list of steps."
+            )
+
+    def _check_start(self, evaluation: Evaluation) -> None:
+        if evaluation.log_density > -np.inf:
+            return
+        where = self.target.describe(evaluation.values)
+        if evaluation.log_estimate > -np.inf:
+            raise EstimatorError(
+                f"The likelihood of the observed variables is zero at the starting point: {where}. "
+                "Give other initvals to pm.sample."
+            )
+        raise EstimatorError(
+            f"The estimate of {', '.join(self.target.estimates)} is zero at the starting point for "
+            f"each of {START_ATTEMPTS} draws of its randomness: {where}. Give other initvals to "
+            "pm.sample, or improve the estimator, for example by more importance samples."
+        )
+
+    def _check_clamped(self, first: Evaluation, second: Evaluation) -> None:
+        if not np.isclose(first.log_estimate, second.log_estimate, rtol=1e-8, atol=1e-10):
+            raise EstimatorError(
+                f"The estimate of {', '.join(self.target.estimates)} differs between two "
+                "computations for the same parameters and the same randomness "
+                f"({first.log_estimate} and {second.log_estimate}): the estimator draws random "
+                "numbers of its own. Let it take all of them from its declared randomness u."
+            )
+
+    # The progress bar
+
+    @staticmethod
+    def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[Any]]]:
+        columns = [
+            TextColumn("{task.fields[evals_per_draw]}", table_column=Column("Evals/draw", ratio=1)),
+            TextColumn("{task.fields[theta_moves]}", table_column=Column("θ moves", ratio=1)),
+            TextColumn("{task.fields[u_moves]}", table_column=Column("u moves", ratio=1)),
+        ]
+        keys = ("evals_per_draw", "theta_moves", "u_moves")
+        return columns, {key: ["-"] * n_chains for key in keys}
+
+    @staticmethod
+    def _make_progressbar_update_functions() -> tuple[Callable[..., dict[str, Any]]]:
+        evals = _RecentMean()
+        theta_moves = _RecentMean()
+        u_moves = _RecentMean()
+
+        def update_stats(stats: dict[str, Any]) -> dict[str, Any]:
+            shown = {"evals_per_draw": f"{evals.of(stats['n_evals']):.1f}"}
+            if "accepted" in stats:
+                shown["theta_moves"] = f"{theta_moves.of(stats['accepted']):.0%}"
+            if "u_accepted" in stats:
+                shown["u_moves"] = f"{u_moves.of(stats['u_accepted']):.0%}"
+            return shown
+
+        return (update_stats,)
+
+
+class _RecentMean:
+    """The mean of a statistic over roughly the last hundred draws, for display."""
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._sum = 0.0
+
+    def of(self, value: float) -> float:
+        self._weight = 0.99 * self._weight + 1.0
+        self._sum = 0.99 * self._sum + value
+        return self._sum / self._weight
+
+
+def continuous_or_all(vars: Any, model: pm.Model | None, step: str) -> list[Any]:
+    """Resolve the variables of a step that takes continuous parameters alone.
+
+    All continuous parameters if none are given; an error for a discrete one that is.
+    """
+    model = pm.modelcontext(model)
+    if vars is None:
+        if not model.continuous_value_vars:
+            raise ModelError(
+                f"The model has no continuous parameter, and {step} takes no others. Use "
+                "apm.APMMetropolis() or apm.PseudoMarginalMH()."
+            )
+        return list(model.continuous_value_vars)
+    variables = get_value_vars_from_user_vars(vars, model)
+    discrete = [v.name for v in variables if v not in model.continuous_value_vars]
+    if discrete:
+        raise ModelError(
+            f"{step} cannot update discrete parameters: {', '.join(discrete)}. Give them to "
+            "apm.APMMetropolis, apm.PseudoMarginalMH or pm.Metropolis, and the continuous ones to "
+            f"{step}, in a list of steps."
+        )
+    return variables
+
+
+def all_variables(vars: Any, model: pm.Model | None) -> list[Any]:
+    """Resolve the variables of a step that takes any parameters; all of them if none are given."""
+    model = pm.modelcontext(model)
+    return list(model.value_vars) if vars is None else get_value_vars_from_user_vars(vars, model)
+
+
+def _choose(
+    randomness: Sequence[SharedVariable], u: Any, kind: str | None, step: str
+) -> list[SharedVariable]:
+    """Find the randomness that a step is to update, among all that the model has."""
+
+    def fits(variable: SharedVariable) -> bool:
+        return kind is None or variable.tag.apm_randomness.kind == kind
+
+    if u is None:
+        chosen = [variable for variable in randomness if fits(variable)]
+        if not chosen:
+            raise ModelError(
+                f"{step} updates {kind} randomness, and the model has none: "
+                + ", ".join(f"{v.name} is {v.tag.apm_randomness.kind}" for v in randomness)
+                + "."
+            )
+        return chosen
+    by_name = {variable.name: variable for variable in randomness}
+    chosen = []
+    for item in u if isinstance(u, list | tuple) else [u]:
+        name = item if isinstance(item, str) else getattr(item, "name", None)
+        if name not in by_name:
+            raise ModelError(
+                f"{step} was given {item!r}, which is not randomness of an estimator in the model. "
+                f"There is: {', '.join(by_name)}."
+            )
+        if not fits(by_name[name]):
+            raise ModelError(
+                f"{step} updates {kind} randomness, but {name} is "
+                f"{by_name[name].tag.apm_randomness.kind}."
+            )
+        chosen.append(by_name[name])
+    return chosen
+
+
+class _Independence(NamedTuple):
+    """Metropolis independence for one kind of randomness, with the signature of a slice update."""
+
+    randomness: Randomness
+
+    def __call__(
+        self, rng: np.random.Generator, state: State, log_density: LogDensity
+    ) -> tuple[State, Any]:
+        return metropolis_independence(rng, state, log_density, self.randomness.draw)
+
+
+def _kernel(variable: SharedVariable, u_update: UUpdate | None) -> Any:
+    randomness = variable.tag.apm_randomness
+    if u_update == "slice" and randomness.kind == "normal":
+        return elliptical_slice
+    if u_update == "slice" and randomness.kind == "uniform":
+        return reflective_slice
+    return _Independence(randomness)

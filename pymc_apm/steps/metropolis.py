@@ -1,0 +1,244 @@
+"""u, then theta by random-walk Metropolis: APM SS+MH and MI+MH."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from numpy.typing import ArrayLike, NDArray
+from pymc.step_methods.compound import Competence
+from pymc.step_methods.state import dataclass_state
+
+from pymc_apm.adaptation import (
+    Covariance,
+    Scale,
+    freeze_scale,
+    learn_covariance,
+    start_covariance,
+    tune_scale,
+)
+from pymc_apm.errors import ModelError
+from pymc_apm.kernels import MetropolisInfo, State, random_walk_metropolis
+from pymc_apm.potential import feeds_potential
+from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, all_variables
+from pymc_apm.steps.slice import positive_integer
+from pymc_apm.target import THETA, Evaluation
+
+
+@dataclass_state
+class RandomWalkState(APMState):
+    """The part of the step that belongs to a chain."""
+
+    learnt_covariance: Covariance
+    learnt_scale: Scale
+
+
+class RandomWalk(APMStep):
+    """A step that proposes parameters by a random walk, and learns its scale and covariance."""
+
+    _state_class = RandomWalkState
+    _optimal_scaling = 2.38
+    """The scale, times the square root of the dimension, that is best for a Gaussian target."""
+
+    def _configure(
+        self,
+        scaling: float | None,
+        covariance: ArrayLike | None,
+        target_accept: float | tuple[float, float],
+    ) -> None:
+        name = type(self).__name__
+        dim = self.target.layout.size
+        if scaling is not None and not 0.0 < scaling < np.inf:
+            raise ModelError(f"scaling of {name} must be positive, got {scaling!r}.")
+        self.scaling = scaling
+        self.fixed_cholesky = None if covariance is None else _cholesky(covariance, dim, name)
+        self.target_accept = _checked_target(target_accept, name)
+        discrete = self.target.layout.discrete
+        self._discrete = discrete if discrete.any() else None
+        self.reset_tuning()
+
+    def reset_tuning(self) -> None:
+        """Forget what was learnt while tuning."""
+        dim = self.target.layout.size
+        cholesky = np.eye(dim) if self.fixed_cholesky is None else self.fixed_cholesky
+        self.learnt_covariance = start_covariance(cholesky)
+        self.learnt_scale = Scale(self._default_scaling() if self.scaling is None else self.scaling)
+
+    def _default_scaling(self) -> float:
+        return self._optimal_scaling / np.sqrt(self.target.layout.size)
+
+    def stop_tuning(self) -> None:
+        """Freeze what was learnt."""
+        if self.tune and self.scaling is None:
+            self.learnt_scale = freeze_scale(self.learnt_scale, self.target_accept)
+        super().stop_tuning()
+
+    def walk(self, state: State) -> tuple[State, MetropolisInfo]:
+        """Update theta once, with u clamped; learn from it while tuning."""
+        state, info = random_walk_metropolis(
+            self.rng,
+            state,
+            self._theta_density,
+            self.learnt_covariance.cholesky,
+            self.learnt_scale.scaling,
+            self._discrete,
+        )
+        if self.tune and self.scaling is None:
+            self.learnt_scale = tune_scale(self.learnt_scale, info.accept_rate, self.target_accept)
+        return state, info
+
+    def learn(self, evaluation: Evaluation) -> None:
+        """Take the parameters of a draw into account for the covariance of the proposals."""
+        if self.fixed_cholesky is not None or self.scaling is not None:
+            return
+        self.learnt_covariance, changed = learn_covariance(
+            self.learnt_covariance, self.target.value(evaluation, THETA)
+        )
+        if changed:
+            self.learnt_scale = Scale(self._default_scaling())
+
+
+class APMMetropolis(RandomWalk):
+    """Update u, then the parameters by random-walk Metropolis with u clamped (APM SS+MH, MI+MH).
+
+    Because old and new parameters are compared under the same u, acceptance says as much about the
+    proposal as it does without noise. The scale is tuned to an acceptance rate and the covariance
+    of the proposal to that of the draws, while tuning; both are frozen after.
+
+    Parameters
+    ----------
+    vars : list of variables, optional
+        The parameters to update, continuous or discrete; all of the model's if not given. The steps
+        of discrete ones are rounded to integers.
+    u_update : {"slice", "independence", None}
+        How to update u: by slice sampling (elliptical for Gaussian u, reflective for uniform u), by
+        Metropolis independence, or not at all, which leaves it to another step.
+    scaling : float, optional
+        A fixed scale of the proposal, on the scale that PyMC samples on (it multiplies the standard
+        deviations of ``covariance``). ``None`` means that it is learnt while tuning.
+    covariance : array, optional
+        A fixed covariance of the proposal, or a vector of variances. By default it is learnt while
+        tuning if ``scaling`` is, and the identity otherwise.
+    target_accept : float or (float, float)
+        The acceptance rate that the scale is tuned to, or lower and upper bounds for it, with the
+        batches of 100 updates that the paper uses (there 0.15 and 0.30).
+    theta_updates : int
+        How many updates of the parameters to make for each update of u.
+    u : variable, str or list of these, optional
+        The randomness to update; all that the model has if not given.
+    model : Model, optional
+        The model; the one whose context is open if not given.
+    rng : Generator or seed, optional
+    initial_point : dict, optional
+    compile_kwargs : dict, optional
+        What to pass on to the compiler of the log density, for example ``{"mode": "NUMBA"}``.
+    blocked : bool
+        For PyMC; must be true.
+
+    References
+    ----------
+    Murray, I. and Graham, M. M. (2016). Pseudo-marginal slice sampling. AISTATS.
+
+    Roberts, G. O., Gelman, A. and Gilks, W. R. (1997). Weak convergence and optimal scaling of
+    random walk Metropolis algorithms. doi:10.1214/aoap/1034625254.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> with pm.Model():
+    ...     theta = pm.Normal("theta", shape=2)
+    ...     u = apm.StandardNormal("u", shape=2)
+    ...     log_lik = apm.Potential("log_lik", -(theta**2).sum() - (u * theta).sum())
+    ...     step = apm.APMMetropolis(u_update="independence", scaling=0.85)
+    """
+
+    name = "apm_metropolis"
+    stats_dtypes_shapes = APMStep.stats_dtypes_shapes | {
+        "accepted": (np.float64, []),
+        "u_accepted": (np.float64, []),
+        "accept_rate": (np.float64, []),
+        "scaling": (np.float64, []),
+    }
+
+    def __init__(
+        self,
+        vars: Any = None,
+        u_update: UUpdate | None = "slice",
+        scaling: float | None = None,
+        covariance: ArrayLike | None = None,
+        target_accept: float | tuple[float, float] = 0.234,
+        theta_updates: int = 1,
+        *,
+        u: Any = None,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: Point | None = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        blocked: bool = True,
+    ) -> None:
+        super().__init__(
+            all_variables(vars, model),
+            u,
+            u_update,
+            model=model,
+            rng=rng,
+            initial_point=initial_point,
+            compile_kwargs=compile_kwargs,
+            blocked=blocked,
+        )
+        self.theta_updates = positive_integer("theta_updates", theta_updates)
+        self._configure(scaling, covariance, target_accept)
+
+    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
+        """Update u, then theta."""
+        evaluation, u_infos = self.update_u(evaluation)
+        state = self.theta_state(evaluation)
+        n_accepted = 0
+        accept_rate = 0.0
+        for _ in range(self.theta_updates):
+            state, info = self.walk(state)
+            n_accepted += info.accepted
+            accept_rate += info.accept_rate
+        scaling = self.learnt_scale.scaling
+        if self.tune:
+            self.learn(state.memo)
+        return state.memo, {
+            "accepted": n_accepted / self.theta_updates,
+            "u_accepted": sum(i.accepted for i in u_infos) / len(u_infos) if u_infos else 0.0,
+            "accept_rate": accept_rate / self.theta_updates,
+            "scaling": scaling,
+        }
+
+    @staticmethod
+    def competence(var: Any, has_grad: bool) -> Competence:
+        """Claim the discrete parameters of estimators; the others are for slice sampling."""
+        if not feeds_potential(var):
+            return Competence.INCOMPATIBLE
+        return Competence.IDEAL if var.dtype in pm.discrete_types else Competence.COMPATIBLE
+
+
+def _cholesky(covariance: ArrayLike, dim: int, step: str) -> NDArray[np.float64]:
+    matrix = np.array(covariance, dtype=np.float64)
+    matrix = np.diag(matrix) if matrix.ndim == 1 else matrix
+    if matrix.shape != (dim, dim):
+        raise ModelError(
+            f"covariance of {step} must have one row and column for each of the {dim} parameters, "
+            f"got shape {np.shape(covariance)}."
+        )
+    try:
+        return np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
+    except np.linalg.LinAlgError as error:
+        raise ModelError(f"covariance of {step} is not positive definite.") from error
+
+
+def _checked_target(
+    target_accept: float | tuple[float, float], step: str
+) -> float | tuple[float, float]:
+    bounds = np.atleast_1d(np.asarray(target_accept, dtype=np.float64))
+    is_valid = (bounds > 0).all() and (bounds < 1).all() and (np.diff(bounds) > 0).all()
+    if bounds.ndim > 1 or bounds.size > 2 or not is_valid:
+        raise ModelError(
+            f"target_accept of {step} must be an acceptance rate between 0 and 1, or a lower and "
+            f"an upper bound for it, got {target_accept!r}."
+        )
+    return float(bounds[0]) if bounds.size == 1 else (float(bounds[0]), float(bounds[1]))

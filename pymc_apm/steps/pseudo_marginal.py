@@ -1,0 +1,178 @@
+"""Parameters and u proposed together: pseudo-marginal Metropolis-Hastings, plain and correlated."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from numpy.typing import ArrayLike
+
+from pymc_apm.adaptation import Scale
+from pymc_apm.errors import ModelError
+from pymc_apm.kernels import State, metropolis, random_walk
+from pymc_apm.kernels.state import FloatVector
+from pymc_apm.steps.base import APMStep, Point, all_variables
+from pymc_apm.steps.metropolis import RandomWalk
+from pymc_apm.target import THETA, Evaluation
+
+
+class PseudoMarginalMH(RandomWalk):
+    r"""Propose parameters and fresh u together (PM MH), or correlated u (correlated PM).
+
+    The classic pseudo-marginal method: one estimate per draw, and a chain that sticks where an
+    estimate came out much too large. It is at its best with estimators of low noise (a standard
+    deviation of the log-estimate of about 1.2 to 1.8), and the baseline to compare with otherwise.
+
+    Parameters
+    ----------
+    vars : list of variables, optional
+        The parameters to update, continuous or discrete; all of the model's if not given. The steps
+        of discrete ones are rounded to integers.
+    correlation : float
+        0 proposes fresh u. With a value up to 1, ``rho * u + sqrt(1 - rho**2) * noise`` is
+        proposed for Gaussian u, and the same on the normal scale for uniform u, which makes the
+        noise of the two estimates cancel in part.
+    scaling : float, optional
+        A fixed scale of the proposal, on the scale that PyMC samples on (it multiplies the standard
+        deviations of ``covariance``). ``None`` means that it is chosen as said below.
+    covariance : array, optional
+        A fixed covariance of the proposal, or a vector of variances. By default it is learnt while
+        tuning if ``scaling`` is, and the identity otherwise.
+    target_accept : float or (float, float)
+        The acceptance rate, or its bounds, for the clamped updates while tuning (see below).
+    model : Model, optional
+        The model; the one whose context is open if not given.
+    rng : Generator or seed, optional
+    initial_point : dict, optional
+    compile_kwargs : dict, optional
+        What to pass on to the compiler of the log density, for example ``{"mode": "NUMBA"}``.
+    blocked : bool
+        For PyMC; must be true.
+
+    Notes
+    -----
+    *How the scale is chosen.* The acceptance rate of this method says little about its step size:
+    it is bounded by the noise of the estimate, however small the step (Figure 2a of the paper). So
+    nothing is tuned to it. While tuning, the step makes clamped updates instead (APM MI+MH: fresh u
+    proposed at fixed parameters, then a random walk with u fixed), which do not stick in the
+    parameters, and learns the covariance of the draws from these. After tuning it proposes with
+    that covariance times :math:`2.56^2/d`, the value that Sherlock et al. (2015) find optimal for
+    pseudo-marginal random walks in high dimensions, or :math:`2.38^2/d`, that for an exact
+    likelihood, if ``correlation`` is not 0. If tuning is too short to learn a covariance, the scale
+    of the clamped updates is kept. With ``scaling`` given, there is no tuning at all.
+
+    References
+    ----------
+    Andrieu, C. and Roberts, G. O. (2009). The pseudo-marginal approach for efficient Monte Carlo
+    computations. doi:10.1214/07-AOS574.
+
+    Sherlock, C., Thiery, A. H., Roberts, G. O. and Rosenthal, J. S. (2015). On the efficiency of
+    pseudo-marginal random walk Metropolis algorithms. doi:10.1214/14-AOS1278.
+
+    Deligiannidis, G., Doucet, A. and Pitt, M. K. (2018). The correlated pseudo-marginal method.
+    doi:10.1111/rssb.12280.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> with pm.Model():
+    ...     theta = pm.Normal("theta", shape=2)
+    ...     u = apm.StandardNormal("u", shape=2)
+    ...     log_lik = apm.Potential("log_lik", -(theta**2).sum() - (u * theta).sum())
+    ...     step = apm.PseudoMarginalMH(correlation=0.9)
+    """
+
+    name = "pseudo_marginal_mh"
+    stats_dtypes_shapes = APMStep.stats_dtypes_shapes | {
+        "accepted": (np.float64, []),
+        "u_accepted": (np.float64, []),
+        "accept_rate": (np.float64, []),
+        "scaling": (np.float64, []),
+    }
+
+    def __init__(
+        self,
+        vars: Any = None,
+        correlation: float = 0.0,
+        scaling: float | None = None,
+        covariance: ArrayLike | None = None,
+        target_accept: float | tuple[float, float] = 0.234,
+        *,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: Point | None = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        blocked: bool = True,
+    ) -> None:
+        if not 0.0 <= correlation < 1.0:
+            raise ModelError(
+                "correlation of PseudoMarginalMH must be at least 0 and less than 1 (at 1 u would "
+                f"never change), got {correlation!r}."
+            )
+        super().__init__(
+            all_variables(vars, model),
+            None,
+            "independence",
+            model=model,
+            rng=rng,
+            initial_point=initial_point,
+            compile_kwargs=compile_kwargs,
+            blocked=blocked,
+        )
+        self.correlation = float(correlation)
+        self._optimal_scaling = 2.38 if correlation else 2.56
+        self._joint_density = self.target.along(
+            THETA, *(block.variable.name for block in self._u_blocks)
+        )
+        self._configure(scaling, covariance, target_accept)
+
+    def stop_tuning(self) -> None:
+        """Freeze the covariance, and choose the scale of the joint proposals."""
+        super().stop_tuning()
+        if self.scaling is None and self.learnt_covariance.n_windows > 0:
+            self.learnt_scale = Scale(self._default_scaling())
+
+    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
+        """Propose theta and u together; while learning, one after the other."""
+        if self.tune and self.scaling is None:
+            return self._learning_transition(evaluation)
+        theta = random_walk(
+            self.rng,
+            self.target.value(evaluation, THETA),
+            self.learnt_covariance.cholesky,
+            self.learnt_scale.scaling,
+            self._discrete,
+        )
+        proposal = (theta, *self._propose_u(evaluation))
+        state = State(None, evaluation.log_density, evaluation)
+        state, info = metropolis(self.rng, state, self._joint_density, proposal)
+        accepted = float(info.accepted)
+        return state.memo, {
+            "accepted": accepted,
+            "u_accepted": accepted,
+            "accept_rate": info.accept_rate,
+            "scaling": self.learnt_scale.scaling,
+        }
+
+    def _propose_u(self, evaluation: Evaluation) -> list[FloatVector]:
+        proposals = []
+        for variable, *_ in self._u_blocks:
+            randomness = variable.tag.apm_randomness
+            u = self.target.value(evaluation, variable.name)
+            if self.correlation:
+                proposals.append(randomness.correlated(self.rng, u, self.correlation))
+            else:
+                proposals.append(randomness.draw(self.rng, u.size))
+        return proposals
+
+    def _learning_transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
+        evaluation, u_infos = self.update_u(evaluation)
+        state, info = self.walk(self.theta_state(evaluation))
+        scaling = self.learnt_scale.scaling
+        self.learn(state.memo)
+        return state.memo, {
+            "accepted": float(info.accepted),
+            "u_accepted": sum(i.accepted for i in u_infos) / len(u_infos),
+            "accept_rate": info.accept_rate,
+            "scaling": scaling,
+        }

@@ -1,0 +1,241 @@
+"""u, then theta by slice sampling: APM SS+SS and MI+SS."""
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+from numpy.typing import ArrayLike, NDArray
+from pymc.step_methods.compound import Competence
+from pymc.step_methods.state import dataclass_state
+
+from pymc_apm.adaptation import (
+    Covariance,
+    Width,
+    freeze_width,
+    learn_covariance,
+    start_covariance,
+    tune_width,
+)
+from pymc_apm.errors import ModelError
+from pymc_apm.kernels import UNLIMITED, SliceInfo, State, linear_slice, random_direction
+from pymc_apm.potential import feeds_potential
+from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, continuous_or_all
+from pymc_apm.target import THETA, Evaluation
+
+TUNED_START = 3.0
+"""The width to start from, in standard deviations, where these have been learnt."""
+
+
+@dataclass_state
+class APMSliceState(APMState):
+    """The part of the step that belongs to a chain."""
+
+    covariance: Covariance
+    widths: list[Width]
+
+
+class APMSlice(APMStep):
+    """Update u, then the parameters by slice sampling with u clamped (APM SS+SS or MI+SS).
+
+    The parameters always move where the estimate is continuous in them, however noisy the estimate
+    is, and so does u under ``u_update="slice"``. There is nothing that has to be tuned by hand.
+
+    Parameters
+    ----------
+    vars : list of variables, optional
+        The parameters to update; all continuous parameters of the model if not given.
+    u_update : {"slice", "independence", None}
+        How to update u: by slice sampling (elliptical for Gaussian u, reflective for uniform u), by
+        Metropolis independence, or not at all, which leaves it to another step.
+    width : float or array, optional
+        Width of the initial bracket, for all or for each of the parameters, on the scale that PyMC
+        samples on. ``None`` means that it is learnt while tuning and frozen after.
+    step_out : bool or int
+        Whether to expand the bracket while its ends are in the slice. An integer limits it to so
+        many widths.
+    directions : {"random", "coordinate", "adaptive"}
+        The lines to move along in an update: one in a random direction; one along each parameter
+        in turn; or one in a random direction drawn according to the covariance of the parameters,
+        which is learnt while tuning and helps where they are strongly correlated.
+    theta_updates : int
+        How many updates of the parameters to make for each update of u.
+    u : variable, str or list of these, optional
+        The randomness to update; all that the model has if not given.
+    model : Model, optional
+        The model; the one whose context is open if not given.
+    rng : Generator or seed, optional
+    initial_point : dict, optional
+    compile_kwargs : dict, optional
+        What to pass on to the compiler of the log density, for example ``{"mode": "NUMBA"}``.
+    blocked : bool
+        For PyMC; must be true.
+
+    References
+    ----------
+    Murray, I. and Graham, M. M. (2016). Pseudo-marginal slice sampling. AISTATS.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> with pm.Model():
+    ...     theta = pm.Normal("theta", shape=2)
+    ...     u = apm.StandardNormal("u", shape=2)
+    ...     log_lik = apm.Potential("log_lik", -(theta**2).sum() - (u * theta).sum())
+    ...     idata = pm.sample(50, tune=50, chains=1, step=apm.APMSlice(), progressbar=False)
+    >>> list(idata.posterior.data_vars)
+    ['theta']
+    """
+
+    name = "apm_slice"
+    stats_dtypes_shapes = APMStep.stats_dtypes_shapes | {
+        "accepted": (np.float64, []),
+        "u_accepted": (np.float64, []),
+        "width": (np.float64, []),
+    }
+    _state_class = APMSliceState
+
+    def __init__(
+        self,
+        vars: Any = None,
+        u_update: UUpdate | None = "slice",
+        width: ArrayLike | None = None,
+        step_out: bool | int = False,
+        directions: Literal["random", "coordinate", "adaptive"] = "random",
+        theta_updates: int = 1,
+        *,
+        u: Any = None,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: Point | None = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        blocked: bool = True,
+    ) -> None:
+        if directions not in ("random", "coordinate", "adaptive"):
+            raise ModelError(
+                'directions of APMSlice must be "random", "coordinate" or "adaptive", got '
+                f"{directions!r}."
+            )
+        super().__init__(
+            continuous_or_all(vars, model, "APMSlice"),
+            u,
+            u_update,
+            model=model,
+            rng=rng,
+            initial_point=initial_point,
+            compile_kwargs=compile_kwargs,
+            blocked=blocked,
+        )
+        self.directions = directions
+        self.theta_updates = positive_integer("theta_updates", theta_updates)
+        self.max_step_out = UNLIMITED if step_out is True else int(step_out)
+        if self.max_step_out < 0:
+            raise ModelError(f"step_out of APMSlice must not be negative, got {step_out!r}.")
+        self.width = _checked_width(width, self.target.layout.size, directions)
+        self.reset_tuning()
+
+    def reset_tuning(self) -> None:
+        """Forget what was learnt while tuning."""
+        dim = self.target.layout.size
+        shape = np.eye(dim)
+        if self.width is not None and self.directions == "random":
+            shape = np.diag(self.width)
+        self.covariance = start_covariance(shape)
+        if self.directions == "coordinate":
+            self.widths = [Width(w) for w in (np.ones(dim) if self.width is None else self.width)]
+        else:
+            self.widths = [Width(1.0)]
+
+    def stop_tuning(self) -> None:
+        """Freeze what was learnt."""
+        if self.tune and self.width is None:
+            self.widths = [freeze_width(width) for width in self.widths]
+        super().stop_tuning()
+
+    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
+        """Update u, then theta."""
+        evaluation, u_infos = self.update_u(evaluation)
+        state = self.theta_state(evaluation)
+        n_accepted = n_lines = 0
+        total_width = 0.0
+        for _ in range(self.theta_updates):
+            for line in range(len(self.widths)):
+                state, info, width = self._update_along(state, line)
+                n_accepted += info.accepted
+                n_lines += 1
+                total_width += width
+        if self.tune:
+            self._learn(self.target.value(state.memo, THETA))
+        return state.memo, {
+            "accepted": n_accepted / n_lines,
+            "u_accepted": sum(i.accepted for i in u_infos) / len(u_infos) if u_infos else 0.0,
+            "width": total_width / n_lines,
+        }
+
+    def _update_along(self, state: State, line: int) -> tuple[State, SliceInfo, float]:
+        """Update theta along one line; return also the length of the bracket."""
+        width = self.widths[line].width
+        if self.directions == "coordinate":
+            direction = np.zeros(self.target.layout.size)
+            direction[line] = 1.0
+            length = 1.0
+        else:
+            direction = random_direction(self.rng, self.covariance.cholesky)
+            length = math.sqrt(np.dot(direction, direction))
+            if self.directions == "adaptive" and self.width is not None:
+                direction *= self.width[0] / length
+                length = self.width[0]
+        state, info = linear_slice(
+            self.rng, state, self._theta_density, direction, width, self.max_step_out
+        )
+        if self.tune and self.width is None:
+            self._tune_width(line, info)
+        return state, info, width * length
+
+    def _tune_width(self, line: int, info: SliceInfo) -> None:
+        n_rejected = info.n_evals - info.n_step_out - 1
+        # The last evaluation at either end finds it outside of the slice.
+        n_expanded = max(info.n_step_out - 2, 0) if self.max_step_out else None
+        self.widths[line] = tune_width(self.widths[line], n_rejected, n_expanded)
+
+    def _learn(self, theta: NDArray[np.float64]) -> None:
+        if self.directions == "coordinate" or (
+            self.directions == "random" and self.width is not None
+        ):
+            return
+        self.covariance, changed = learn_covariance(
+            self.covariance, theta, diagonal=self.directions == "random"
+        )
+        if changed and self.width is None:
+            self.widths = [Width(TUNED_START)]
+
+    @staticmethod
+    def competence(var: Any, has_grad: bool) -> Competence:
+        """Claim the continuous parameters of estimators."""
+        if feeds_potential(var) and var.dtype in pm.continuous_types:
+            return Competence.IDEAL
+        return Competence.INCOMPATIBLE
+
+
+def positive_integer(name: str, value: int) -> int:
+    """Check an option that is a count."""
+    if value != int(value) or value < 1:
+        raise ModelError(f"{name} must be a positive integer, got {value!r}.")
+    return int(value)
+
+
+def _checked_width(
+    width: ArrayLike | None, dim: int, directions: str
+) -> NDArray[np.float64] | None:
+    if width is None:
+        return None
+    widths = np.array(width, dtype=np.float64)
+    if not (np.isfinite(widths).all() and (widths > 0).all()):
+        raise ModelError(f"width of APMSlice must be positive, got {width!r}.")
+    if widths.ndim > 0 and (widths.size != dim or directions == "adaptive"):
+        raise ModelError(
+            f"width of APMSlice must be one number or, unless directions is adaptive, one for each "
+            f"of the {dim} parameters, got {widths.size}."
+        )
+    return np.broadcast_to(widths.ravel(), dim).copy()

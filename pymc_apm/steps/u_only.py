@@ -1,0 +1,155 @@
+"""Steps that update randomness alone, and leave the parameters to any other step of PyMC."""
+
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+from pymc.model.core import modelcontext
+
+from pymc_apm.steps.base import APMStep, Point
+from pymc_apm.target import Evaluation
+
+
+class _UOnly(APMStep):
+    """An update of u with all parameters clamped."""
+
+    stats_dtypes_shapes = APMStep.stats_dtypes_shapes | {"u_accepted": (np.float64, [])}
+    _u_update: Literal["slice", "independence"]
+    _kind: str | None
+
+    def __new__(cls, u: Any = None, **kwargs: Any) -> Any:
+        """Keep PyMC from taking u for a list of parameters."""
+        return super().__new__(cls, vars=modelcontext(kwargs.get("model")).value_vars, **kwargs)
+
+    def __init__(
+        self,
+        u: Any = None,
+        *,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: Point | None = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        blocked: bool = True,
+    ) -> None:
+        super().__init__(
+            [],
+            u,
+            self._u_update,
+            kind=self._kind,
+            model=model,
+            rng=rng,
+            initial_point=initial_point,
+            compile_kwargs=compile_kwargs,
+            blocked=blocked,
+        )
+
+    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
+        """Update each piece of randomness once."""
+        evaluation, infos = self.update_u(evaluation)
+        return evaluation, {"u_accepted": float(np.mean([info.accepted for info in infos]))}
+
+
+class APMEllipticalU(_UOnly):
+    """Update Gaussian randomness by elliptical slice sampling, and nothing else.
+
+    To be combined with any step of PyMC for the parameters, which sees the log density of the model
+    with u clamped: an ordinary deterministic function.
+
+    Parameters
+    ----------
+    u : variable, str or list of these, optional
+        The randomness to update; all Gaussian randomness of the model if not given. Randomness of
+        other kinds is left to other steps.
+    model : Model, optional
+        The model; the one whose context is open if not given.
+    rng : Generator or seed, optional
+    initial_point : dict, optional
+    compile_kwargs : dict, optional
+        What to pass on to the compiler of the log density, for example ``{"mode": "NUMBA"}``.
+    blocked : bool
+        For PyMC; must be true.
+
+    References
+    ----------
+    Murray, I., Adams, R. P. and MacKay, D. J. C. (2010). Elliptical slice sampling. AISTATS.
+
+    Examples
+    --------
+    Hamiltonian Monte Carlo for the parameters of an estimated likelihood:
+
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> with pm.Model():
+    ...     theta = pm.Normal("theta", shape=2)
+    ...     u = apm.StandardNormal("u", shape=2)
+    ...     log_lik = apm.Potential("log_lik", -(theta**2).sum() - (u * theta).sum())
+    ...     steps = [apm.APMEllipticalU(), pm.NUTS([theta])]
+    """
+
+    name = "apm_elliptical_u"
+    _u_update = "slice"
+    _kind = "normal"
+
+
+class APMReflectiveU(_UOnly):
+    """Update uniform randomness by slice sampling with reflections, and nothing else.
+
+    As :class:`APMEllipticalU`, for randomness made by :func:`~pymc_apm.StandardUniform`.
+
+    Parameters
+    ----------
+    u : variable, str or list of these, optional
+        The randomness to update; all uniform randomness of the model if not given. Randomness of
+        other kinds is left to other steps.
+    model : Model, optional
+        The model; the one whose context is open if not given.
+    rng : Generator or seed, optional
+    initial_point : dict, optional
+    compile_kwargs : dict, optional
+        What to pass on to the compiler of the log density, for example ``{"mode": "NUMBA"}``.
+    blocked : bool
+        For PyMC; must be true.
+
+    References
+    ----------
+    Murray, I. and Graham, M. M. (2016). Pseudo-marginal slice sampling. AISTATS.
+    """
+
+    name = "apm_reflective_u"
+    _u_update = "slice"
+    _kind = "uniform"
+
+
+class APMIndependenceU(_UOnly):
+    """Update randomness of any kind by Metropolis independence, and nothing else.
+
+    Fresh u is proposed from q(u) and accepted by the ratio of the estimates. It asks nothing of the
+    estimator but that its noise be low: where its log has a standard deviation of much more than 1,
+    u sticks.
+
+    Parameters
+    ----------
+    u : variable, str or list of these, optional
+        The randomness to update; all that the model has if not given.
+    model : Model, optional
+        The model; the one whose context is open if not given.
+    rng : Generator or seed, optional
+    initial_point : dict, optional
+    compile_kwargs : dict, optional
+        What to pass on to the compiler of the log density, for example ``{"mode": "NUMBA"}``.
+    blocked : bool
+        For PyMC; must be true.
+    """
+
+    name = "apm_independence_u"
+    stats_dtypes_shapes = _UOnly.stats_dtypes_shapes | {"accept_rate": (np.float64, [])}
+    _u_update = "independence"
+    _kind = None
+
+    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
+        """Update each piece of randomness once."""
+        evaluation, infos = self.update_u(evaluation)
+        return evaluation, {
+            "u_accepted": float(np.mean([info.accepted for info in infos])),
+            "accept_rate": float(np.mean([info.accept_rate for info in infos])),
+        }

@@ -1,0 +1,288 @@
+"""The staged, memoised log density of (theta, u), compiled from a model.
+
+The joint target of the paper is ``p(theta) * exp(log_estimate(theta, u)) * q(u)``. Here is its log
+density with respect to q(u), in stages (see :mod:`pymc_apm.staging`). An :class:`Evaluation` is an
+immutable value that holds the inputs, what each stage made of them, and the log density. A new
+evaluation is made from an old one by changing some of the blocks, and only the stages that depend
+on these run: an update of u never repeats work that depends on theta alone, a rejected proposal
+costs nothing afterwards, and an accepted one brings its stages along.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
+
+from pymc_apm._compat import compile_function
+from pymc_apm.errors import EstimatorError, add_context
+from pymc_apm.layout import Layout
+from pymc_apm.randomness import randomness_in
+from pymc_apm.staging import Stage, Term, TermKind, cut
+
+THETA = ":theta"
+"""The block of the parameters that a step updates."""
+
+REST = ":rest"
+"""The block of all other parameters of the model."""
+
+FloatVector: TypeAlias = NDArray[np.float64]
+
+
+class Evaluation(NamedTuple):
+    """The log density at a point, with all that was computed on the way.
+
+    Attributes
+    ----------
+    values : tuple
+        The value of each block, then what the stages computed.
+    log_density : float
+        The log density with respect to q(u); ``-inf`` where the prior or the estimate is zero.
+    log_estimate : float
+        The sum of the log-estimates alone.
+    """
+
+    values: tuple[Any, ...]
+    log_density: float
+    log_estimate: float
+
+
+IMPOSSIBLE = Evaluation((), -np.inf, -np.inf)
+"""The evaluation where the prior is zero: nothing else was computed."""
+
+
+class _Call(NamedTuple):
+    """A compiled stage: where its inputs and outputs are among the values of an evaluation."""
+
+    function: Callable[..., Sequence[Any]]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class _Plan(NamedTuple):
+    """What to run after a change of some blocks."""
+
+    prior: tuple[_Call, ...]
+    others: tuple[_Call, ...]
+    computes_estimate: bool
+    changes_theta: bool
+
+
+class Density:
+    """The log density as a function of some blocks, the others clamped.
+
+    Called as ``density(position, evaluation) -> (log_density, new_evaluation)``: the form in which
+    kernels take a log density, with evaluations as memos. The position is the value of the block,
+    or a tuple of values if there are several.
+    """
+
+    __slots__ = ("_places", "_plan", "_target")
+
+    def __init__(self, target: "Target", plan: _Plan, places: tuple[int, ...]) -> None:
+        self._target = target
+        self._plan = plan
+        self._places = places
+
+    def __call__(self, position: Any, evaluation: Evaluation) -> tuple[float, Evaluation]:
+        """Evaluate at new values of the blocks, given an evaluation at the old ones."""
+        values = list(evaluation.values)
+        if len(self._places) == 1:
+            values[self._places[0]] = position
+        else:
+            for place, value in zip(self._places, position, strict=True):
+                values[place] = value
+        new = self._target._run(values, self._plan)
+        return new.log_density, new
+
+
+class Target:
+    """The log density of a model as a function of blocks of its inputs.
+
+    The blocks are :data:`THETA`, :data:`REST` and the names of all randomness in the model; the
+    value of each is a flat float64 vector.
+
+    Parameters
+    ----------
+    model : Model
+    variables : list of Variable
+        The value variables that make up :data:`THETA`; may be empty.
+    initial_point : dict
+        A point of the model, for shapes.
+    compile_kwargs : dict, optional
+        What to pass on to the compiler, for example ``mode``.
+
+    Attributes
+    ----------
+    randomness : list of SharedVariable
+        The randomness of the model; the name of each is that of its block.
+    estimates : list of str
+        The names of the terms that depend on randomness.
+    layout, rest : Layout
+        How parameters lie in the blocks :data:`THETA` and :data:`REST`.
+    n_evals, n_theta_evals, n_nan : int
+        Counts, since they were last set to zero: estimates computed, values of the parameters for
+        which they were, and estimates that were not a number.
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        variables: Sequence[Variable],
+        initial_point: Mapping[str, NDArray[np.generic]],
+        compile_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.layout = Layout(variables, initial_point)
+        self.rest = Layout([v for v in model.value_vars if v not in variables], initial_point)
+        self.n_evals = 0
+        self.n_theta_evals = 0
+        self.n_nan = 0
+
+        logps = model.logp(sum=False)
+        self.randomness: list[SharedVariable] = randomness_in(logps)
+        sizes = {THETA: self.layout.size, REST: self.rest.size}
+        sizes |= {u.name: int(np.prod(u.type.shape)) for u in self.randomness}
+        self._blocks = {
+            name: pt.vector(name, shape=(size,), dtype="float64") for name, size in sizes.items()
+        }
+        self._place = {name: place for place, name in enumerate(self._blocks)}
+
+        self._parameters = self._as_functions_of_blocks(model.replace_rvs_by_values(model.free_RVs))
+        self._parameter_names = [rv.name for rv in model.free_RVs]
+        kinds = _term_kinds(model, logps)
+        terms = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+        self.estimates = [
+            term.name for term, kind in zip(terms, kinds, strict=True) if kind == "estimate"
+        ]
+        values = self._as_functions_of_blocks([logp.sum() for logp in logps])
+        stages = cut([Term(*term) for term in zip(kinds, values, strict=True)], self._blocks)
+        with model:  # the compiler heeds its check_bounds
+            self._compile(stages, compile_kwargs or {})
+
+    def _as_functions_of_blocks(self, variables: Sequence[Variable]) -> list[Variable]:
+        replacements: dict[Variable, Variable] = {
+            **self.layout.split(self._blocks[THETA]),
+            **self.rest.split(self._blocks[REST]),
+        }
+        for u in self.randomness:
+            replacements[u] = self._blocks[u.name].reshape(u.type.shape)
+            # Only steps evaluate the target, and they see to it that all randomness is claimed.
+            replacements[u.tag.apm_randomness.is_claimed] = pt.constant(np.array(True))
+        return clone_replace(list(variables), replace=replacements, rebuild_strict=False)
+
+    def _compile(self, stages: Sequence[Stage], compile_kwargs: Mapping[str, Any]) -> None:
+        """Compile the stages, and give all they compute a place among an evaluation's values."""
+        place_of = {block: self._place[name] for name, block in self._blocks.items()}
+        n_values = len(place_of)
+        self._sums: dict[TermKind, list[int]] = {"prior": [], "exact": [], "estimate": []}
+        self._stages: list[tuple[Stage, _Call]] = []
+        for stage in stages:
+            outputs = range(n_values, n_values + len(stage.exports) + len(stage.sums))
+            n_values = outputs.stop
+            place_of.update(zip(stage.exports, outputs, strict=False))
+            for kind, place in zip(stage.sums, outputs[len(stage.exports) :], strict=True):
+                self._sums[kind].append(place)
+            function = compile_function(
+                list(stage.inputs), [*stage.exports, *stage.sums.values()], **compile_kwargs
+            )
+            inputs = tuple(place_of[variable] for variable in stage.inputs)
+            self._stages.append((stage, _Call(function, inputs, tuple(outputs))))
+        self._n_values = n_values
+
+    def start(self, values: Mapping[str, FloatVector]) -> Evaluation:
+        """Evaluate from scratch, given the value of every block."""
+        places: list[Any] = [None] * self._n_values
+        for name, place in self._place.items():
+            places[place] = values[name]
+        return self._run(places, _plan(self._stages, self._blocks))
+
+    def along(self, *names: str) -> "Density":
+        """Return the log density as a function of some blocks, in the form that kernels take."""
+        plan = _plan(
+            [(stage, call) for stage, call in self._stages if stage.depends_on & set(names)], names
+        )
+        return Density(self, plan, tuple(self._place[name] for name in names))
+
+    def value(self, evaluation: Evaluation, name: str) -> FloatVector:
+        """Return the value of a block in an evaluation."""
+        return evaluation.values[self._place[name]]
+
+    def reset_counts(self) -> None:
+        """Set all counts to zero."""
+        self.n_evals = self.n_theta_evals = self.n_nan = 0
+
+    def _run(self, values: list[Any], plan: _Plan) -> Evaluation:
+        """Run the stages of a plan; ``values`` is changed and becomes part of the evaluation."""
+        try:
+            for function, inputs, outputs in plan.prior:
+                results = function(*[values[place] for place in inputs])
+                for place, result in zip(outputs, results, strict=True):
+                    values[place] = result
+            log_prior = self._sum("prior", values)
+            if not log_prior > -np.inf:
+                return IMPOSSIBLE
+            self.n_evals += plan.computes_estimate
+            self.n_theta_evals += plan.changes_theta
+            for function, inputs, outputs in plan.others:
+                results = function(*[values[place] for place in inputs])
+                for place, result in zip(outputs, results, strict=True):
+                    values[place] = result
+        except Exception as error:
+            add_context(error, f"The model was being evaluated at {self.describe(values)}.")
+            raise
+        log_estimate = self._sum("estimate", values)
+        log_density = log_prior + self._sum("exact", values) + log_estimate
+        if not log_density < np.inf:
+            if log_estimate == np.inf:
+                raise EstimatorError(
+                    f"The log-estimate is +inf at {self.describe(values)}. An estimate must be a "
+                    "finite number; look for a division by zero or an overflow in the estimator."
+                )
+            if np.isnan(log_estimate):
+                self.n_nan += plan.computes_estimate
+                log_estimate = -np.inf
+            log_density = -np.inf
+        return Evaluation(tuple(values), log_density, log_estimate)
+
+    def _sum(self, kind: TermKind, values: Sequence[Any]) -> float:
+        total = 0.0
+        for place in self._sums[kind]:
+            total += float(values[place])
+        return total
+
+    def describe(self, values: Sequence[Any]) -> str:
+        """Put the parameters into words, on the scale on which the user declared them."""
+        given = {self._blocks[name]: values[self._place[name]] for name in (THETA, REST)}
+        parameters = compile_function(list(given), self._parameters)(*given.values())
+        return ", ".join(
+            f"{name} = {np.array2string(np.asarray(value), threshold=20, precision=6)}"
+            for name, value in zip(self._parameter_names, parameters, strict=True)
+        )
+
+
+def _plan(stages: Sequence[tuple[Stage, _Call]], blocks: Iterable[str]) -> _Plan:
+    return _Plan(
+        tuple(call for stage, call in stages if stage.is_prior),
+        tuple(call for stage, call in stages if not stage.is_prior),
+        any("estimate" in stage.sums for stage, _ in stages),
+        not {THETA, REST}.isdisjoint(blocks),
+    )
+
+
+def _term_kinds(model: pm.Model, logps: Sequence[Variable]) -> list[TermKind]:
+    """Sort the terms of a model, in the order in which ``Model.logp`` returns them.
+
+    Whatever depends on declared randomness is (part of) the estimate. Of the rest, a potential
+    counts as prior: that is how constraints on parameters are written.
+    """
+    kinds: list[TermKind] = ["prior"] * len(model.free_RVs)
+    kinds += ["exact"] * len(model.observed_RVs)
+    kinds += ["prior"] * len(model.potentials)
+    return [
+        "estimate" if randomness_in([logp]) else kind
+        for kind, logp in zip(kinds, logps, strict=True)
+    ]
