@@ -300,7 +300,7 @@ class APMStep(StartsChains, BlockedStep):
             raise UnclaimedRandomnessError(
                 f"No step updates the randomness {', '.join(unclaimed)}. Give "
                 f'{type(self).__name__} a u_update, for example "slice", or add one of '
-                "apm.APMEllipticalU(), apm.APMReflectiveU(), apm.APMIndependenceU() to the list of steps."
+                "apm.APMEllipticalU(), apm.APMReflectiveU(), apm.APMIndependenceU() to the steps."
             )
 
     def _check_start(self, evaluation: Evaluation) -> None:
@@ -332,7 +332,7 @@ class APMStep(StartsChains, BlockedStep):
     @staticmethod
     def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[Any]]]:
         columns = [
-            TextColumn("{task.fields[evals_per_draw]}", table_column=Column("Evals/draw", ratio=1)),
+            TextColumn("{task.fields[evals_per_draw]}", table_column=Column("Evals", ratio=1)),
             TextColumn("{task.fields[theta_moves]}", table_column=Column("θ moves", ratio=1)),
             TextColumn("{task.fields[u_moves]}", table_column=Column("u moves", ratio=1)),
         ]

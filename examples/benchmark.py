@@ -1,0 +1,192 @@
+"""Time the samplers against PyMC's own and against what they cannot do without.
+
+Every figure is a ratio of CPU times that were measured in turns within one run, because absolute
+times say more about the machine than about the code. The bound beside each is what the project
+promises; the script exits with an error if one is broken.
+"""
+
+import argparse
+import math
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from toy_gaussian import build_model
+
+import pymc_apm as apm
+
+ROUNDS = 7
+MILLION = 1_000_000
+
+
+def start_chain(step: Any, seed: int) -> None:
+    """Start a chain after tuning, on either line of PyMC."""
+    rng = np.random.default_rng(seed)
+    if hasattr(step, "set_rng"):
+        step.set_rng(rng)
+    else:
+        step.setup_chain(rng, 0, 1)
+    step.stop_tuning()
+
+
+class Chain:
+    """A step and the point at which its chain is."""
+
+    def __init__(self, step: Any, point: dict[str, np.ndarray]) -> None:
+        self.step = step
+        self.point = point
+        self.stats: dict[str, float] = {}
+        start_chain(step, seed=1)
+
+    def run(self, n_draws: int) -> None:
+        """Make some draws, and add up their statistics."""
+        for _ in range(n_draws):
+            self.point, (stats,) = self.step.step(self.point)
+            for name in ("n_evals", "n_theta_evals"):
+                self.stats[name] = self.stats.get(name, 0) + stats.get(name, 0)
+
+
+def cpu_time(work: Callable[[], Any]) -> float:
+    """Return the CPU time that some work takes."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def ratio(ours: Callable[[], Any], theirs: Callable[[], Any]) -> float:
+    """Return the median, over rounds in which both are timed, of the ratio of CPU times."""
+    ours()
+    theirs()
+    return statistics.median(cpu_time(ours) / cpu_time(theirs) for _ in range(ROUNDS))
+
+
+def toy(step: Callable[[], Any]) -> Chain:
+    """Start a chain on the toy Gaussian."""
+    with build_model():
+        return Chain(step(), {"theta": np.zeros(5)})
+
+
+def normal(step: Callable[[], Any]) -> Chain:
+    """Start a chain of PyMC's own on a five-dimensional normal distribution."""
+    with pm.Model():
+        pm.Normal("theta", shape=5)
+        return Chain(step(), {"theta": np.zeros(5)})
+
+
+def slice_against_pymc() -> float:
+    """Compare a draw of APM SS+SS on the toy with one of ``pm.Slice``."""
+    ours, theirs = toy(lambda: apm.APMSlice(width=4.0)), normal(pm.Slice)
+    return ratio(lambda: ours.run(2000), lambda: theirs.run(1000)) / 2
+
+
+def metropolis_against_pymc() -> float:
+    """Compare a draw of APM MI+MH on the toy with one of ``pm.Metropolis``."""
+    ours = toy(lambda: apm.APMMetropolis(u_update="independence", scaling=0.85))
+    theirs = normal(pm.Metropolis)
+    return ratio(lambda: ours.run(2000), lambda: theirs.run(2000))
+
+
+class Costly(Op):
+    """Minus half the square of its input, after some time of idle computing."""
+
+    __props__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.spent = 0.0
+
+    def make_node(self, x: Variable) -> Apply:
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Apply, inputs: list[Any], outputs: list[list[Any]]) -> None:
+        start = time.process_time()
+        while time.process_time() - start < self.seconds:
+            pass
+        outputs[0][0] = np.asarray(-0.5 * inputs[0] ** 2)
+        self.spent += time.process_time() - start
+
+
+def overhead_of_costly_estimator() -> float:
+    """Compare a whole run of APM SS+SS with the time spent in an estimator that costs 1 ms."""
+    costly = Costly(1e-3)
+    with pm.Model():
+        theta = pm.Normal("theta")
+        u = apm.StandardNormal("u")
+        apm.Potential("log_lik", costly(theta + u))
+        # A mode in which Python is called in this process and from no other language.
+        step = apm.APMSlice(compile_kwargs={"mode": pytensor.compile.Mode("py", "fast_run")})
+        pm.sample(2, tune=1, chains=1, cores=1, step=step, progressbar=False, quiet=True)
+        costly.spent = 0.0
+        options = {"chains": 1, "cores": 1, "progressbar": False, "quiet": True}
+        whole = cpu_time(
+            lambda: pm.sample(500, tune=200, step=step, compute_convergence_checks=False, **options)
+        )
+    return whole / costly.spent
+
+
+def big_u_chain() -> Chain:
+    """Start a chain whose estimator uses a million normal numbers."""
+    with pm.Model():
+        theta = pm.Normal("theta")
+        u = apm.StandardNormal("u", shape=MILLION)
+        apm.Potential("log_lik", -0.5 * (theta + u.sum() / math.sqrt(MILLION)) ** 2)
+        return Chain(apm.APMEllipticalU(), {"theta": np.zeros(())})
+
+
+def big_u_update() -> float:
+    """Compare an update of a million normal numbers with drawing and rotating them in numpy."""
+    chain = big_u_chain()
+    rng = np.random.default_rng(2)
+    u = rng.standard_normal(MILLION)
+
+    def draw_and_rotate() -> None:
+        direction = rng.standard_normal(MILLION)
+        _ = math.cos(0.5) * u + math.sin(0.5) * direction
+
+    return ratio(lambda: chain.run(10), lambda: [draw_and_rotate() for _ in range(10)])
+
+
+def big_u_memory() -> float:
+    """Return the growth of resident memory, in MB, over 2000 draws with a million numbers."""
+    chain = big_u_chain()
+    chain.run(20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    chain.run(2000)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+BENCHMARKS: list[tuple[str, Callable[[], float], float]] = [
+    ("APMSlice on the toy / pm.Slice on a 5-D normal, per draw", slice_against_pymc, 0.6),
+    ("APMMetropolis with MI / pm.Metropolis, per draw", metropolis_against_pymc, 1.0),
+    ("whole run / estimator that costs 1 ms", overhead_of_costly_estimator, 1.05),
+    ("update of a million normals / drawing and rotating them", big_u_update, 3.0),
+    ("growth of memory in 2000 draws of a million normals, MB", big_u_memory, 200.0),
+]
+
+
+def main() -> None:
+    """Run the benchmarks."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--only", default="", help="run those whose name contains this text")
+    wanted = options.parse_args().only
+    print(f"PyMC {pm.__version__}, PyTensor {pytensor.__version__}")
+    broken = False
+    for name, measure, bound in BENCHMARKS:
+        if wanted in name:
+            value = measure()
+            broken |= value > bound
+            verdict = "ok" if value <= bound else "BROKEN"
+            print(f"{name:62s} {value:8.3f}  (at most {bound:g})  {verdict}", flush=True)
+    sys.exit(broken)
+
+
+if __name__ == "__main__":
+    main()

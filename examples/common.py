@@ -1,0 +1,133 @@
+"""What the example scripts share: options, one record per method, a table, autocorrelations."""
+
+import argparse
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import arviz as az
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+
+Record = dict[str, Any]
+
+
+class Run(NamedTuple):
+    """One method's run: what it returned and what it cost."""
+
+    method: str
+    idata: Any
+    seconds: float
+
+
+def parser(description: str, *, draws: int, tune: int, chains: int) -> argparse.ArgumentParser:
+    """Return the options that every example script takes."""
+    options = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    options.add_argument("--methods", help="comma-separated names of methods; all if not given")
+    options.add_argument("--draws", type=int, default=draws, help="draws per chain")
+    options.add_argument("--tune", type=int, default=tune, help="tuning draws per chain")
+    options.add_argument("--chains", type=int, default=chains)
+    options.add_argument("--seed", type=int, default=20160509)
+    options.add_argument("--full", action="store_true", help="run at the paper's full length")
+    options.add_argument("--json", type=Path, help="write one record per method to this file")
+    return options
+
+
+def choose(methods: Iterable[str], wanted: str | None) -> list[str]:
+    """Return the methods that the user asked for, in words if there is no such method."""
+    methods = list(methods)
+    if wanted is None:
+        return methods
+    chosen = [name.strip() for name in wanted.split(",")]
+    unknown = [name for name in chosen if name not in methods]
+    if unknown:
+        raise SystemExit(f"unknown method: {', '.join(unknown)}; there is {', '.join(methods)}")
+    return chosen
+
+
+def sample(method: str, model: pm.Model, make_step: Callable[[], Any], **sample_kwargs: Any) -> Run:
+    """Run one method through ``pm.sample``, in one process so that times are comparable."""
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    print(f"{method}: sampling", flush=True)
+    with model:
+        step = make_step()
+        start = time.process_time()
+        idata = pm.sample(step=step, cores=1, compute_convergence_checks=False, **sample_kwargs)
+    return Run(method, idata, time.process_time() - start)
+
+
+def draws_of(run: Run, name: str) -> NDArray[np.float64]:
+    """Return the draws of a variable with shape (chain, draw, component)."""
+    values = np.asarray(run.idata["posterior"][name])
+    return values.reshape(*values.shape[:2], -1)
+
+
+def statistic(run: Run, name: str) -> NDArray[np.float64] | None:
+    """Return a statistic with shape (chain, draw), or nothing if the method has none."""
+    stats = run.idata["sample_stats"]
+    return np.asarray(stats[name], dtype=float) if name in stats else None
+
+
+def mean_statistic(run: Run, *names: str) -> float | None:
+    """Return the mean of the first of some statistics that the method records."""
+    for name in names:
+        values = statistic(run, name)
+        if values is not None:
+            return float(values.mean())
+    return None
+
+
+def ess(draws: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the bulk effective sample size of each component, over all chains."""
+    return np.array([float(az.ess(component)) for component in np.moveaxis(draws, -1, 0)])
+
+
+def longest_stuck_run(draws: NDArray[np.float64]) -> int:
+    """Return the largest number of draws in a row, of any chain, that repeat the one before."""
+    longest = 0
+    for chain in draws:
+        moved = np.flatnonzero(np.any(np.diff(chain, axis=0) != 0, axis=-1)) + 1
+        longest = max(longest, int(np.diff([0, *moved, len(chain)]).max()) - 1)
+    return longest
+
+
+def autocorrelation(draws: NDArray[np.float64], max_lag: int) -> NDArray[np.float64]:
+    """Return the autocorrelation of each chain, averaged over components: shape (chain, lag)."""
+    n_draws = draws.shape[1]
+    max_lag = min(max_lag, n_draws - 1)
+    centred = draws - draws.mean(axis=(0, 1))
+    spectrum = np.fft.rfft(centred, 2 * n_draws, axis=1)
+    covariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, : max_lag + 1].mean(axis=-1)
+    return covariance / covariance[:, :1]
+
+
+def print_table(records: Sequence[Record], columns: Sequence[tuple[str, str, str]]) -> None:
+    """Print records as a table; a column is a key, a heading and a format."""
+    rows = [[heading for _, heading, _ in columns]]
+    for record in records:
+        values = [(record.get(key), form) for key, _, form in columns]
+        rows.append(["-" if value is None else format(value, form) for value, form in values])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
+    print()
+    for number, row in enumerate(rows):
+        first, *others = [
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join([first, *others]))
+        if number == 0:
+            print("-" * (sum(widths) + 2 * (len(widths) - 1)))
+    print()
+
+
+def write_json(path: Path | None, records: Sequence[Record]) -> None:
+    """Write the records to a file, if one was asked for."""
+    if path is not None:
+        path.write_text(json.dumps(list(records), indent=2) + "\n")
+        print(f"wrote {path}")
