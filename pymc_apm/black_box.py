@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ from pymc_apm.kernels.stream import Reader, Scratch, make_scratch
 from pymc_apm.randomness import GeneratorSeed, NormalStream, Randomness, randomness_of
 
 __all__ = ["BlackBox", "black_box"]
+
+# Under Numba a function of Python runs in Python, which is what a user of a black box expects.
+warnings.filterwarnings("ignore", message="Numba will use object mode to run BlackBox")
 
 
 class Source(NamedTuple):

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pymc as pm
 import pytensor
+from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
@@ -85,7 +86,7 @@ class Randomness(ABC):
 
     def as_array(self, u: FloatVector) -> NDArray[np.float64]:
         """Return a vector in the shape that it has in the graph."""
-        return u if self.size is None else u.reshape(self.shape)  # type: ignore[arg-type]
+        return u.reshape([-1 if length is None else length for length in self.shape])
 
     def draw(self, rng: np.random.Generator) -> FloatVector:
         """Draw a fresh u from q(u)."""
