@@ -79,7 +79,8 @@ def learn_covariance(
         return learnt._replace(n_draws=n_draws, mean=mean, scatter=scatter), False
     cholesky = _regularised_cholesky(scatter, n_draws, diagonal)
     if cholesky is None:  # the chain has not moved: keep what there is and look on
-        return start_covariance(learnt.cholesky)._replace(n_windows=learnt.n_windows), False
+        fresh = start_covariance(learnt.cholesky)
+        return fresh._replace(n_windows=learnt.n_windows, window=learnt.window), False
     fresh = start_covariance(cholesky)
     return fresh._replace(n_windows=learnt.n_windows + 1, window=2 * learnt.window), True
 

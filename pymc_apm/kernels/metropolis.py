@@ -55,7 +55,10 @@ def metropolis(
     value, memo = log_density(proposal, state.memo)
     log_ratio = value - state.log_density
     uniform = rng.random()
-    accept_rate = 1.0 if log_ratio >= 0.0 else math.exp(log_ratio)
+    if log_ratio >= 0.0:
+        accept_rate = 1.0
+    else:  # a density that is not a number is none
+        accept_rate = math.exp(log_ratio) if log_ratio < 0.0 else 0.0
     if uniform < accept_rate:
         return State(proposal, value, memo), MetropolisInfo(True, accept_rate)
     return state, MetropolisInfo(False, accept_rate)

@@ -22,9 +22,6 @@ Path: TypeAlias = Callable[[FloatVector, FloatVector, float], FloatVector]
 MAX_SHRINKS = 200
 """A bracket that shrank this often has no width left in double precision."""
 
-COLLAPSE = 40
-"""After this many proposals the bracket may be so small that the position no longer changes."""
-
 UNLIMITED = 1_000_000
 """The number of intervals that stands for stepping out without a limit: no loop is endless."""
 
@@ -102,7 +99,12 @@ def shrink(
         position = path(state.position, direction, z)
         value, memo = log_density(position, state.memo)
         if value > log_height:
-            moved = attempt < COLLAPSE or not np.array_equal(position, state.position)
+            # One element that differs is enough; all are compared only if the last one does not.
+            moved = (
+                attempt == 1
+                or position[-1] != state.position[-1]
+                or not np.array_equal(position, state.position)
+            )
             return State(position, value, memo), SliceInfo(moved, attempt, 0, z)
         if z < 0.0:
             lower = z
@@ -153,14 +155,14 @@ def linear_slice(
         while steps_below > 0:
             value, _ = log_density(line(state.position, direction, lower), state.memo)
             n_step_out += 1
-            if value <= log_height:
+            if not value > log_height:
                 break
             lower -= width
             steps_below -= 1
         while steps_above > 0:
             value, _ = log_density(line(state.position, direction, upper), state.memo)
             n_step_out += 1
-            if value <= log_height:
+            if not value > log_height:
                 break
             upper += width
             steps_above -= 1
