@@ -8,9 +8,10 @@ chain, and the parameters are updated with u clamped.
 from importlib.metadata import version
 
 from pymc_apm._compat import add_convergence_check, register_step_methods
+from pymc_apm.black_box import black_box
 from pymc_apm.diagnostics import problems
 from pymc_apm.potential import Potential
-from pymc_apm.randomness import StandardNormal, StandardUniform
+from pymc_apm.randomness import Seed, StandardNormal, StandardUniform, Stream
 from pymc_apm.steps import (
     APMEllipticalU,
     APMIndependenceU,
@@ -30,8 +31,11 @@ __all__ = [
     "APMSlice",
     "Potential",
     "PseudoMarginalMH",
+    "Seed",
     "StandardNormal",
     "StandardUniform",
+    "Stream",
+    "black_box",
 ]
 
 # ``pm.sample()`` without a step gives the parameters of estimators to these.

@@ -12,6 +12,7 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep
 from pymc.util import get_random_generator
 from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
 
 
 def register_step_methods(*steps: type[BlockedStep]) -> None:
@@ -52,6 +53,16 @@ def add_convergence_check(check: Callable[[Any], list[str]]) -> None:
 
     run_convergence_checks.apm_check = check  # type: ignore[attr-defined]
     pymc.sampling.mcmc.run_convergence_checks = run_convergence_checks
+
+
+def with_gradient(op: type[Op]) -> type[Op]:
+    """Let PyTensor find the method ``vector_jacobian`` of an op, whatever name it looks for.
+
+    PyTensor 2 calls ``L_op``; PyTensor 3 calls ``pullback`` and deprecates the other.
+    """
+    name = "pullback" if hasattr(Op, "pullback") else "L_op"
+    setattr(op, name, op.vector_jacobian)
+    return op
 
 
 class StartsChains:

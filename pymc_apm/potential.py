@@ -2,13 +2,15 @@
 
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_apm.black_box import BlackBox
 from pymc_apm.errors import ModelError, UnclaimedRandomnessError
-from pymc_apm.randomness import randomness_in
+from pymc_apm.randomness import randomness_in, randomness_of
 
 __all__ = ["Potential", "feeds_potential"]
 
@@ -63,12 +65,13 @@ def Potential(
     _check_type(name, log_estimate)
 
     parameters = _parameters_of(name, log_estimate, model)
+    _check_sources(log_estimate, model)
     randomness = [variable.tag.apm_randomness for variable in randomness_in([log_estimate])]
     if not randomness:
         raise ModelError(
-            f"apm.Potential({name!r}) uses no randomness declared with apm.StandardNormal or "
-            "apm.StandardUniform. A log density without noise is a pm.Potential; an estimate must "
-            "take its random numbers from declared randomness."
+            f"apm.Potential({name!r}) uses no randomness declared with apm.StandardNormal, "
+            "apm.StandardUniform, apm.Stream or apm.Seed. A log density without noise is a "
+            "pm.Potential; an estimate must take its random numbers from declared randomness."
         )
 
     for parameter in parameters:
@@ -102,6 +105,30 @@ def _check_type(name: str, log_estimate: TensorVariable) -> None:
             f"independent factor, but it has {log_estimate.type.ndim} dimensions. Sum over factors "
             "and average over importance samples (on the natural scale) first."
         )
+
+
+def _check_sources(log_estimate: TensorVariable, model: pm.Model) -> None:
+    """Check that each stream and each seed is an argument of one black box, and of it alone."""
+    consumers: dict[str, set[Apply]] = {}
+    for variable in ancestors([*model.potentials, log_estimate]):
+        for source in variable.owner.inputs if variable.owner else ():
+            randomness = randomness_of(source)
+            if randomness is None or not randomness.needs_black_box:
+                continue
+            if not isinstance(variable.owner.op, BlackBox):
+                raise ModelError(
+                    f"{randomness.name} can only be an argument of a function made by "
+                    f"apm.black_box, but {variable.owner.op} uses it."
+                )
+            consumers.setdefault(randomness.name, set()).add(variable.owner)
+    for source_name, nodes in consumers.items():
+        if len(nodes) > 1:
+            raise ModelError(
+                f"{source_name} is used by {len(nodes)} black boxes: "
+                f"{', '.join(sorted(str(node.op) for node in nodes))}. They would use the same "
+                "random numbers, and the product of their estimates would not be unbiased. Declare "
+                "one stream or seed for each."
+            )
 
 
 def _parameters_of(name: str, log_estimate: TensorVariable, model: pm.Model) -> list[Variable]:

@@ -7,11 +7,12 @@ that update it *claim* it; as long as nobody does, evaluating the model's log de
 of one fixed estimate.
 """
 
+import math
 import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pymc as pm
@@ -23,42 +24,92 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_apm.errors import ModelError
-from pymc_apm.kernels import correlated_normal, correlated_uniform
+from pymc_apm.kernels import (
+    LogDensity,
+    State,
+    correlated_normal,
+    correlated_uniform,
+    elliptical_slice,
+    metropolis_independence,
+    reflective_slice,
+)
+from pymc_apm.kernels.state import FloatVector
+from pymc_apm.kernels.stream import (
+    correlated_normal_stream,
+    correlated_uniform_stream,
+    draw_seed,
+    elliptical_slice_of_stream,
+    fresh_stream,
+    reflective_slice_of_stream,
+)
 
-__all__ = ["Randomness", "StandardNormal", "StandardUniform", "randomness_in"]
+__all__ = ["Randomness", "Seed", "StandardNormal", "StandardUniform", "Stream", "randomness_in"]
 
 
 class Randomness(ABC):
-    """What is known of one u: its name, its distribution and whether a step updates it.
+    """What is known of one u: its name, its distribution, its updates, whether a step makes them.
 
-    Kernels see u as a flat float64 vector; its shape is the business of the graph.
+    Kernels see u as a float64 vector; what it is in the graph is the business of the subclass.
 
     Attributes
     ----------
     name : str
         The name it has in the model.
+    shape : tuple of int
+        Its shape in the graph; ``None`` for a length that is not fixed.
     is_claimed : SharedVariable
         The flag that the model's log density checks: true while some step updates this u.
+    kind : str
+        What it is made of, in words.
+    is_lazy : bool
+        Whether it must be settled before it is moved (see :mod:`pymc_apm.kernels.stream`).
+    needs_black_box : bool
+        Whether it makes sense only as an argument of a black box.
     """
 
     kind: ClassVar[str]
+    is_lazy: ClassVar[bool] = False
+    needs_black_box: ClassVar[bool] = False
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, shape: tuple[int | None, ...]) -> None:
         self.name = name
+        self.shape = shape
         self.is_claimed = pytensor.shared(np.array(False), name=f"{name}_is_claimed")
         self._claims = 0
 
-    @staticmethod
-    @abstractmethod
-    def draw(rng: np.random.Generator, size: int) -> NDArray[np.float64]:
-        """Draw ``size`` numbers from q(u)."""
+    @property
+    def size(self) -> int | None:
+        """The number of its elements, if that is fixed."""
+        if any(length is None for length in self.shape):
+            return None
+        return math.prod(length for length in self.shape if length is not None)
+
+    def as_array(self, u: FloatVector) -> NDArray[np.float64]:
+        """Return a vector in the shape that it has in the graph."""
+        return u.reshape([-1 if length is None else length for length in self.shape])
+
+    def draw(self, rng: np.random.Generator) -> FloatVector:
+        """Draw a fresh u from q(u)."""
+        return self.draw_elements(rng, self.size or 0)
 
     @staticmethod
     @abstractmethod
-    def correlated(
-        rng: np.random.Generator, u: NDArray[np.float64], correlation: float
-    ) -> NDArray[np.float64]:
+    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
+        """Draw fresh elements from q(u)."""
+
+    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
         """Propose a new u that is correlated with the old one, reversibly under q(u)."""
+        raise ModelError(f"There is no correlated proposal for a {self.kind}: {self.name}.")
+
+    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
+        """Update u by slice sampling, or by Metropolis independence where that is all there is."""
+        return self.independence_update(rng, state, log_density)
+
+    def independence_update(
+        self, rng: np.random.Generator, state: State, log_density: LogDensity
+    ) -> Any:
+        """Update u by Metropolis independence."""
+        return metropolis_independence(rng, state, log_density, self.draw_elements)
 
     def claim(self, owner: object) -> "weakref.finalize[[], Any]":
         """Register that ``owner`` updates this u, until the owner is no more."""
@@ -78,40 +129,88 @@ class Randomness(ABC):
         return self.__dict__ | {"_claims": 0}
 
 
-class Gaussian(Randomness):
+class NormalArray(Randomness):
     """q(u) = N(0, I)."""
 
     kind = "normal"
 
     @staticmethod
-    def draw(rng: np.random.Generator, size: int) -> NDArray[np.float64]:
-        """Draw ``size`` standard normal numbers."""
+    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
+        """Draw standard normal numbers."""
         return rng.standard_normal(size)
 
-    @staticmethod
-    def correlated(
-        rng: np.random.Generator, u: NDArray[np.float64], correlation: float
-    ) -> NDArray[np.float64]:
+    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
         """Propose by Crank-Nicolson."""
         return correlated_normal(rng, u, correlation)
 
+    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
+        """Update by elliptical slice sampling."""
+        return elliptical_slice(rng, state, log_density)
 
-class Uniform(Randomness):
+
+class UniformArray(Randomness):
     """q(u) = U(0, 1)^n."""
 
     kind = "uniform"
 
     @staticmethod
-    def draw(rng: np.random.Generator, size: int) -> NDArray[np.float64]:
-        """Draw ``size`` uniform numbers."""
+    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
+        """Draw uniform numbers."""
         return rng.random(size)
 
-    @staticmethod
-    def correlated(
-        rng: np.random.Generator, u: NDArray[np.float64], correlation: float
-    ) -> NDArray[np.float64]:
+    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
         """Propose by Crank-Nicolson on the normal scale."""
         return correlated_uniform(rng, u, correlation)
+
+    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
+        """Update by reflective slice sampling."""
+        return reflective_slice(rng, state, log_density)
+
+
+class NormalStream(Randomness):
+    """An endless sequence of standard normal numbers."""
+
+    kind = "normal"
+    is_lazy = True
+    needs_black_box = True
+    draw_elements = staticmethod(fresh_stream)
+
+    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
+        """Propose by Crank-Nicolson, lazily."""
+        return correlated_normal_stream(rng, u, correlation)
+
+    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
+        """Update by elliptical slice sampling, lazily."""
+        return elliptical_slice_of_stream(rng, state, log_density)
+
+
+class UniformStream(Randomness):
+    """An endless sequence of uniform numbers."""
+
+    kind = "uniform"
+    is_lazy = True
+    needs_black_box = True
+    draw_elements = staticmethod(fresh_stream)
+
+    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
+        """Propose by Crank-Nicolson on the normal scale, lazily."""
+        return correlated_uniform_stream(rng, u, correlation)
+
+    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
+        """Update by reflective slice sampling, lazily."""
+        return reflective_slice_of_stream(rng, state, log_density)
+
+
+class GeneratorSeed(Randomness):
+    """A seed of a random number generator: only a fresh one makes sense as a proposal."""
+
+    kind = "seed"
+    needs_black_box = True
+
+    @staticmethod
+    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
+        """Draw a seed."""
+        return np.array([float(draw_seed(rng))])
 
 
 def StandardNormal(
@@ -153,7 +252,7 @@ def StandardNormal(
     >>> u.type.shape, v.type.shape
     ((8, 3), (3,))
     """
-    return _declare(Gaussian, name, shape, dims, model)
+    return _declare_array(NormalArray, name, shape, dims, model)
 
 
 def StandardUniform(
@@ -192,10 +291,87 @@ def StandardUniform(
     >>> u.type.shape
     (4,)
     """
-    return _declare(Uniform, name, shape, dims, model)
+    return _declare_array(UniformArray, name, shape, dims, model)
 
 
-def _declare(
+def Stream(
+    name: str, kind: Literal["uniform", "normal"] = "uniform", *, model: pm.Model | None = None
+) -> TensorSharedVariable:
+    """Declare an endless sequence of random numbers, for an estimator that draws as it goes.
+
+    A stream is an argument of a function made by :func:`pymc_apm.black_box`, and of one call alone.
+    The function receives an object with the drawing methods of ``numpy.random.Generator``, so that
+    code written for a generator works as it is. Numbers come into being as they are asked for, and
+    the chain keeps those that the current estimate used. They are updated by slice sampling, which
+    works best where the estimate changes little when all of the numbers change a little.
+
+    Parameters
+    ----------
+    name : str
+        Its name, unique in the model.
+    kind : {"uniform", "normal"}
+        What the sequence is made of. All methods work with both; choose the one that the function
+        draws most.
+    model : Model, optional
+        The model to add it to; the one whose context is open if not given.
+
+    Returns
+    -------
+    TensorSharedVariable
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> def log_estimate(theta, rng):
+    ...     noise = rng.normal(size=rng.integers(1, 10))
+    ...     return -0.5 * theta**2 + np.sum(noise) - noise.size / 2
+    >>> with pm.Model():
+    ...     theta = pm.Flat("theta")
+    ...     log_lik = apm.black_box(log_estimate)(theta, apm.Stream("u", kind="normal"))
+    ...     term = apm.Potential("log_lik", log_lik)
+    """
+    kinds: dict[str, type[Randomness]] = {"uniform": UniformStream, "normal": NormalStream}
+    if kind not in kinds:
+        raise ModelError(f'kind of apm.Stream must be "uniform" or "normal", got {kind!r}.')
+    return _declare(kinds[kind], name, (None,), None, pm.modelcontext(model))
+
+
+def Seed(name: str, *, model: pm.Model | None = None) -> TensorSharedVariable:
+    """Declare the seed of a generator, for an estimator whose code cannot be changed at all.
+
+    A seed is an argument of a function made by :func:`pymc_apm.black_box`. The function receives a
+    real ``numpy.random.Generator`` made from it: with the same seed, the same estimate. As nothing
+    is known of how the estimate depends on the seed, the one way to update it is to propose a fresh
+    one, which works well where the noise of the log-estimate is not much larger than 1.
+
+    Parameters
+    ----------
+    name : str
+        Its name, unique in the model.
+    model : Model, optional
+        The model to add it to; the one whose context is open if not given.
+
+    Returns
+    -------
+    TensorSharedVariable
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> @apm.black_box
+    ... def log_estimate(theta, rng):
+    ...     return -0.5 * theta**2 + rng.normal(-0.5, 1.0)
+    >>> with pm.Model():
+    ...     theta = pm.Flat("theta")
+    ...     term = apm.Potential("log_lik", log_estimate(theta, apm.Seed("seed")))
+    """
+    return _declare(GeneratorSeed, name, (1,), None, pm.modelcontext(model))
+
+
+def _declare_array(
     kind: type[Randomness],
     name: str,
     shape: int | Sequence[int] | None,
@@ -204,13 +380,21 @@ def _declare(
 ) -> TensorSharedVariable:
     model = pm.modelcontext(model)
     dims = (dims,) if isinstance(dims, str) else dims
-    full_shape = _resolve_shape(name, shape, dims, model)
-    full_name = model.name_for(name)
+    return _declare(kind, name, _resolve_shape(name, shape, dims, model), dims, model)
+
+
+def _declare(
+    kind: type[Randomness],
+    name: str,
+    shape: tuple[int | None, ...],
+    dims: Sequence[str] | None,
+    model: pm.Model,
+) -> TensorSharedVariable:
+    randomness = kind(model.name_for(name), shape)
     # Any value will do until a chain starts and draws its own; this one is the same every time.
-    rng = np.random.default_rng(zlib.crc32(full_name.encode()))
-    value = kind.draw(rng, int(np.prod(full_shape))).reshape(full_shape)
-    variable = pytensor.shared(value, name=full_name, shape=full_shape)
-    variable.tag.apm_randomness = kind(full_name)
+    u = randomness.draw(np.random.default_rng(zlib.crc32(randomness.name.encode())))
+    variable = pytensor.shared(randomness.as_array(u), name=randomness.name, shape=shape)
+    variable.tag.apm_randomness = randomness
     model.add_named_variable(variable, dims=dims)
     return variable
 
@@ -246,11 +430,12 @@ def _resolve_shape(
     return lengths
 
 
+def randomness_of(variable: Variable) -> Randomness | None:
+    """Return what is known of a variable as randomness, if it is any."""
+    return getattr(variable.tag, "apm_randomness", None)
+
+
 def randomness_in(outputs: Iterable[Variable]) -> list[SharedVariable]:
     """Return the declared randomness among the ancestors of some variables, each once."""
-    found = {
-        variable: None
-        for variable in ancestors(list(outputs))
-        if hasattr(variable.tag, "apm_randomness")
-    }
+    found = {variable for variable in ancestors(list(outputs)) if randomness_of(variable)}
     return sorted(found, key=lambda variable: variable.name)

@@ -81,7 +81,9 @@ class _Key(NamedTuple):
     blocks: tuple[str, ...]
 
 
-def cut(terms: Sequence[Term], blocks: Mapping[str, Variable]) -> list[Stage]:
+def cut(
+    terms: Sequence[Term], blocks: Mapping[str, Variable], reports: Sequence[Variable] = ()
+) -> tuple[list[Stage], list[Variable]]:
     """Cut the graph of some terms into stages, in an order in which they can run.
 
     Parameters
@@ -91,12 +93,16 @@ def cut(terms: Sequence[Term], blocks: Mapping[str, Variable]) -> list[Stage]:
     blocks : dict
         The inputs by which the graph is cut. Shared variables count as fixed: what depends on
         nothing else is computed when a chain starts.
+    reports : sequence of Variable
+        What else to export, for whoever wants to know it.
 
     Returns
     -------
-    list of Stage
+    stages : list of Stage
+    reports : list of Variable
+        The reports as they are named among the exports.
     """
-    graph, terms = _simplify(terms, blocks)
+    graph, terms, reports = _simplify(terms, blocks, reports)
     depends_on = _dependencies(graph.toposort(), blocks)
     prior_nodes = _nodes_above(term.value for term in terms if term.kind == "prior")
 
@@ -117,6 +123,8 @@ def cut(terms: Sequence[Term], blocks: Mapping[str, Variable]) -> list[Stage]:
         {stage_of(output) for node in graph.apply_nodes for output in node.outputs} | set(ending)
     )
     needed: dict[_Key, dict[Variable, None]] = {key: {} for key in keys}
+    for report in reports:
+        needed[stage_of(report)][report] = None
     block_variables = set(blocks.values())
     stages = []
     for key in reversed(keys):
@@ -148,25 +156,26 @@ def cut(terms: Sequence[Term], blocks: Mapping[str, Variable]) -> list[Stage]:
         stages.append(
             Stage(not key.after_prior, frozenset(key.blocks), tuple(inputs), exports, sums)
         )
-    return stages[::-1]
+    return stages[::-1], reports
 
 
 def _simplify(
-    terms: Sequence[Term], blocks: Mapping[str, Variable]
-) -> tuple[FunctionGraph, list[Term]]:
+    terms: Sequence[Term], blocks: Mapping[str, Variable], reports: Sequence[Variable]
+) -> tuple[FunctionGraph, list[Term], list[Variable]]:
     """Merge what is written twice and put the graph into its stable form before it is cut.
 
     A rewrite like log(exp(a) + exp(b)) must see both sides, which may end up in different stages.
     """
-    values = [term.value for term in terms]
+    values = [*(term.value for term in terms), *reports]
     inputs = dict.fromkeys(
         [*blocks.values(), *(v for v in graph_inputs(values) if not isinstance(v, Constant))]
     )
     graph = FunctionGraph(list(inputs), values, clone=False)
     rewrite_graph(graph, include=("canonicalize", "stabilize"), clone=False)
-    return graph, [
-        term._replace(value=value) for term, value in zip(terms, graph.outputs, strict=True)
+    simplified = [
+        term._replace(value=value) for term, value in zip(terms, graph.outputs, strict=False)
     ]
+    return graph, simplified, graph.outputs[len(terms) :]
 
 
 def _dependencies(

@@ -20,7 +20,9 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
 from pymc_apm._compat import compile_function
+from pymc_apm.black_box import black_boxes_in, used_numbers
 from pymc_apm.errors import EstimatorError, add_context
+from pymc_apm.kernels.stream import settled
 from pymc_apm.layout import Layout
 from pymc_apm.randomness import randomness_in
 from pymc_apm.staging import Stage, Term, TermKind, cut
@@ -120,6 +122,8 @@ class Target:
     ----------
     randomness : list of SharedVariable
         The randomness of the model; the name of each is that of its block.
+    black_boxes : list of Apply
+        The black boxes in the graph of the log density.
     estimates : list of str
         The names of the terms that depend on randomness.
     layout, rest : Layout
@@ -144,8 +148,13 @@ class Target:
 
         logps = model.logp(sum=False)
         self.randomness: list[SharedVariable] = randomness_in(logps)
-        sizes = {THETA: self.layout.size, REST: self.rest.size}
-        sizes |= {u.name: int(np.prod(u.type.shape)) for u in self.randomness}
+        sizes: dict[str, int | None] = {THETA: self.layout.size, REST: self.rest.size}
+        sizes |= {u.name: u.tag.apm_randomness.size for u in self.randomness}
+        self._n_fixed = sum(
+            u.tag.apm_randomness.size
+            for u in self.randomness
+            if not u.tag.apm_randomness.needs_black_box
+        )
         self._blocks = {
             name: pt.vector(name, shape=(size,), dtype="float64") for name, size in sizes.items()
         }
@@ -158,10 +167,19 @@ class Target:
         self.estimates = [
             term.name for term, kind in zip(terms, kinds, strict=True) if kind == "estimate"
         ]
-        values = self._as_functions_of_blocks([logp.sum() for logp in logps])
-        stages = cut([Term(*term) for term in zip(kinds, values, strict=True)], self._blocks)
+        self.black_boxes = black_boxes_in(logps)
+        used = used_numbers(self.black_boxes)
+        values = self._as_functions_of_blocks([*(logp.sum() for logp in logps), *used.values()])
+        stages, reports = cut(
+            [Term(*term) for term in zip(kinds, values, strict=False)],
+            self._blocks,
+            values[len(logps) :],
+        )
         with model:  # the compiler heeds its check_bounds
-            self._compile(stages, compile_kwargs or {})
+            place_of = self._compile(stages, compile_kwargs or {})
+        self._used_place = {
+            name: place_of[report] for name, report in zip(used, reports, strict=True)
+        }
 
     def _as_functions_of_blocks(self, variables: Sequence[Variable]) -> list[Variable]:
         replacements: dict[Variable, Variable] = {
@@ -169,12 +187,16 @@ class Target:
             **self.rest.split(self._blocks[REST]),
         }
         for u in self.randomness:
-            replacements[u] = self._blocks[u.name].reshape(u.type.shape)
+            replacements[u] = self._blocks[u.name]
+            if u.tag.apm_randomness.size is not None:
+                replacements[u] = self._blocks[u.name].reshape(u.type.shape)
             # Only steps evaluate the target, and they see to it that all randomness is claimed.
             replacements[u.tag.apm_randomness.is_claimed] = pt.constant(np.array(True))
         return clone_replace(list(variables), replace=replacements, rebuild_strict=False)
 
-    def _compile(self, stages: Sequence[Stage], compile_kwargs: Mapping[str, Any]) -> None:
+    def _compile(
+        self, stages: Sequence[Stage], compile_kwargs: Mapping[str, Any]
+    ) -> dict[Variable, int]:
         """Compile the stages, and give all they compute a place among an evaluation's values."""
         place_of = {block: self._place[name] for name, block in self._blocks.items()}
         n_values = len(place_of)
@@ -192,6 +214,7 @@ class Target:
             inputs = tuple(place_of[variable] for variable in stage.inputs)
             self._stages.append((stage, _Call(function, inputs, tuple(outputs))))
         self._n_values = n_values
+        return place_of
 
     def start(self, values: Mapping[str, FloatVector]) -> Evaluation:
         """Evaluate from scratch, given the value of every block."""
@@ -210,6 +233,19 @@ class Target:
     def value(self, evaluation: Evaluation, name: str) -> FloatVector:
         """Return the value of a block in an evaluation."""
         return evaluation.values[self._place[name]]
+
+    def settle(self, evaluation: Evaluation, name: str, rng: np.random.Generator) -> Evaluation:
+        """Keep of a stream just what its estimate used; nothing has to be computed for that."""
+        values = list(evaluation.values)
+        values[self._place[name]] = settled(rng, values[self._used_place[name]])
+        return evaluation._replace(values=tuple(values))
+
+    def n_random(self, evaluation: Evaluation) -> int:
+        """Return how many random numbers an estimate uses; those of a seed are not counted."""
+        n_random = self._n_fixed
+        for place in self._used_place.values():
+            n_random += evaluation.values[place].size
+        return n_random
 
     def reset_counts(self) -> None:
         """Set all counts to zero."""

@@ -16,15 +16,8 @@ from rich.table import Column
 
 from pymc_apm._compat import StartsChains
 from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError
-from pymc_apm.kernels import (
-    LogDensity,
-    State,
-    elliptical_slice,
-    metropolis_independence,
-    reflective_slice,
-)
+from pymc_apm.kernels import LogDensity, State
 from pymc_apm.kernels.state import FloatVector
-from pymc_apm.randomness import Randomness
 from pymc_apm.target import REST, THETA, Evaluation, Target
 
 Point: TypeAlias = dict[str, NDArray[Any]]
@@ -63,6 +56,7 @@ class APMStep(StartsChains, BlockedStep):
         "n_evals": (np.int64, []),
         "n_theta_evals": (np.int64, []),
         "n_nan": (np.int64, []),
+        "n_random": (np.int64, []),
         "log_estimate": (np.float64, []),
     }
 
@@ -102,13 +96,19 @@ class APMStep(StartsChains, BlockedStep):
         if not self.target.randomness:
             raise ModelError(
                 f"The model has no estimator, so there is nothing for {name} to do: declare "
-                "randomness with apm.StandardNormal or apm.StandardUniform and add the "
-                "log-estimate with apm.Potential, or sample with the steps of PyMC."
+                "randomness with apm.StandardNormal, apm.StandardUniform, apm.Stream or apm.Seed "
+                "and add the log-estimate with apm.Potential, or sample with the steps of PyMC."
             )
         chosen = _choose(self.target.randomness, u, kind, name) if u_update else []
         self._theta_density = self.target.along(THETA)
         self._u_blocks = [
-            _UBlock(variable, self.target.along(variable.name), _kernel(variable, u_update))
+            _UBlock(
+                variable,
+                self.target.along(variable.name),
+                variable.tag.apm_randomness.slice_update
+                if u_update == "slice"
+                else variable.tag.apm_randomness.independence_update,
+            )
             for variable in chosen
         ]
         self._evaluation: Evaluation | None = None
@@ -157,9 +157,7 @@ class APMStep(StartsChains, BlockedStep):
 
     def _draw_u(self) -> None:
         for variable, *_ in self._u_blocks:
-            shape = variable.type.shape
-            fresh = variable.tag.apm_randomness.draw(self.rng, int(np.prod(shape)))
-            variable.set_value(fresh.reshape(shape), borrow=True)
+            _set_value(variable, variable.tag.apm_randomness.draw(self.rng))
 
     def reset_tuning(self) -> None:
         """Forget what was learnt while tuning."""
@@ -184,12 +182,13 @@ class APMStep(StartsChains, BlockedStep):
         stats : list of dict
         """
         target = self.target
-        target.n_evals = target.n_theta_evals = target.n_nan = 0
+        target.reset_counts()
         evaluation, stats = self.transition(self._evaluate(point))
         self._remember(evaluation)
         stats["n_evals"] = target.n_evals
         stats["n_theta_evals"] = target.n_theta_evals
         stats["n_nan"] = target.n_nan
+        stats["n_random"] = target.n_random(evaluation)
         stats["log_estimate"] = evaluation.log_estimate
         point = point.copy()
         point.update(target.layout.unravel(target.value(evaluation, THETA)))
@@ -198,12 +197,20 @@ class APMStep(StartsChains, BlockedStep):
     def update_u(self, evaluation: Evaluation) -> tuple[Evaluation, list[Any]]:
         """Update each piece of randomness in turn; return what the kernels say of it."""
         infos = []
+        evaluation = self.settle(evaluation)
         for variable, density, update in self._u_blocks:
             u = self.target.value(evaluation, variable.name)
             state, info = update(self.rng, State(u, evaluation.log_density, evaluation), density)
             evaluation = state.memo
             infos.append(info)
         return evaluation, infos
+
+    def settle(self, evaluation: Evaluation) -> Evaluation:
+        """Keep of each stream just what the estimate used, before it moves."""
+        for variable, *_ in self._u_blocks:
+            if variable.tag.apm_randomness.is_lazy:
+                evaluation = self.target.settle(evaluation, variable.name, self.rng)
+        return evaluation
 
     def theta_state(self, evaluation: Evaluation) -> State:
         """Return the parameters as a state for a kernel."""
@@ -250,10 +257,8 @@ class APMStep(StartsChains, BlockedStep):
         for variable, *_ in self._u_blocks:
             u = self.target.value(evaluation, variable.name)
             if u is not self._written_u.get(variable.name):
-                value = u.reshape(variable.type.shape)
-                variable.set_value(value, borrow=True)
+                self._seen_u[variable.name] = _set_value(variable, u)
                 self._written_u[variable.name] = u
-                self._seen_u[variable.name] = value
 
     # The start of a chain
 
@@ -276,7 +281,7 @@ class APMStep(StartsChains, BlockedStep):
             self._check_start(evaluation)
             self._check_clamped(evaluation, target.start(self._values(theta, rest)))
             self.is_started = True
-        target.n_evals = target.n_theta_evals = target.n_nan = 0
+        target.reset_counts()
         return evaluation
 
     def _values(self, theta: FloatVector, rest: FloatVector) -> dict[str, FloatVector]:
@@ -323,9 +328,14 @@ class APMStep(StartsChains, BlockedStep):
             raise EstimatorError(
                 f"The estimate of {', '.join(self.target.estimates)} differs between two "
                 "computations for the same parameters and the same randomness "
-                f"({first.log_estimate} and {second.log_estimate}): the estimator draws random "
-                "numbers of its own. Let it take all of them from its declared randomness u."
+                f"({first.log_estimate} and {second.log_estimate}): {self._suspects()} draws "
+                "random numbers of its own. Let it take all of them from its declared randomness: "
+                "an apm.Stream or an apm.Seed arrives as a generator to draw from."
             )
+
+    def _suspects(self) -> str:
+        names = [str(node.op) for node in self.target.black_boxes]
+        return " or ".join(names) if names else "the estimator"
 
     # The progress bar
 
@@ -354,6 +364,13 @@ class APMStep(StartsChains, BlockedStep):
             return shown
 
         return (update_stats,)
+
+
+def _set_value(variable: SharedVariable, u: FloatVector) -> NDArray[np.float64]:
+    """Give a vector to the shared variable of a piece of randomness; return it as the array."""
+    value: NDArray[np.float64] = variable.tag.apm_randomness.as_array(u)
+    variable.set_value(value, borrow=True)
+    return value
 
 
 class _RecentMean:
@@ -432,23 +449,3 @@ def _choose(
             )
         chosen.append(by_name[name])
     return chosen
-
-
-class _Independence(NamedTuple):
-    """Metropolis independence for one kind of randomness, with the signature of a slice update."""
-
-    randomness: Randomness
-
-    def __call__(
-        self, rng: np.random.Generator, state: State, log_density: LogDensity
-    ) -> tuple[State, Any]:
-        return metropolis_independence(rng, state, log_density, self.randomness.draw)
-
-
-def _kernel(variable: SharedVariable, u_update: UUpdate | None) -> Any:
-    randomness = variable.tag.apm_randomness
-    if u_update == "slice" and randomness.kind == "normal":
-        return elliptical_slice
-    if u_update == "slice" and randomness.kind == "uniform":
-        return reflective_slice
-    return _Independence(randomness)

@@ -119,6 +119,13 @@ class PseudoMarginalMH(RandomWalk):
             compile_kwargs=compile_kwargs,
             blocked=blocked,
         )
+        if correlation:
+            for variable, *_ in self._u_blocks:
+                if variable.tag.apm_randomness.kind == "seed":
+                    raise ModelError(
+                        f"PseudoMarginalMH cannot propose a correlated {variable.name}, which is a "
+                        "seed: use correlation=0, or an apm.Stream instead of the seed."
+                    )
         self.correlation = float(correlation)
         self._optimal_scaling = 2.38 if correlation else 2.56
         self._joint_density = self.target.along(
@@ -136,6 +143,7 @@ class PseudoMarginalMH(RandomWalk):
         """Propose theta and u together; while learning, one after the other."""
         if self.tune and self.scaling is None:
             return self._learning_transition(evaluation)
+        evaluation = self.settle(evaluation)
         theta = random_walk(
             self.rng,
             self.target.value(evaluation, THETA),
@@ -162,7 +170,7 @@ class PseudoMarginalMH(RandomWalk):
             if self.correlation:
                 proposals.append(randomness.correlated(self.rng, u, self.correlation))
             else:
-                proposals.append(randomness.draw(self.rng, u.size))
+                proposals.append(randomness.draw(self.rng))
         return proposals
 
     def _learning_transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
