@@ -7,7 +7,7 @@ chain, and the parameters are updated with u clamped.
 
 from importlib.metadata import version
 
-from pymc_apm._compat import add_convergence_check, register_step_methods
+from pymc_apm._compat import add_convergence_check, before_sampling, register_step_methods
 from pymc_apm.black_box import black_box
 from pymc_apm.diagnostics import problems
 from pymc_apm.potential import Potential
@@ -20,6 +20,7 @@ from pymc_apm.steps import (
     APMSlice,
     PseudoMarginalMH,
 )
+from pymc_apm.steps.base import take_stock
 
 __version__ = version("pymc_apm")
 
@@ -40,6 +41,9 @@ __all__ = [
 
 # ``pm.sample()`` without a step gives the parameters of estimators to these.
 register_step_methods(APMSlice, APMMetropolis)
+
+# At its start, it takes stock of which randomness the steps of the run update.
+before_sampling(take_stock)
 
 # At its end, ``pm.sample()`` warns of what went wrong in the estimators.
 add_convergence_check(problems)

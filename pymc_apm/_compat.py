@@ -55,6 +55,25 @@ def add_convergence_check(check: Callable[[Any], list[str]]) -> None:
     pymc.sampling.mcmc.run_convergence_checks = run_convergence_checks
 
 
+def before_sampling(hook: Callable[[Any, list[BlockedStep]], None]) -> None:
+    """Let ``pm.sample`` call a function with the model and the steps that it was given.
+
+    PyMC has no hook for this: the function that it calls first, to assign steps, is wrapped.
+    """
+    original = pymc.sampling.mcmc.assign_step_methods
+    if getattr(original, "apm_hook", None) is hook:
+        return
+
+    @functools.wraps(original)
+    def assign_step_methods(model: Any, step: Any = None, *args: Any, **kwargs: Any) -> Any:
+        steps = step if isinstance(step, list | tuple) else [step]
+        hook(model, [one for item in steps for one in getattr(item, "methods", [item])])
+        return original(model, step, *args, **kwargs)
+
+    assign_step_methods.apm_hook = hook  # type: ignore[attr-defined]
+    pymc.sampling.mcmc.assign_step_methods = assign_step_methods
+
+
 def with_gradient(op: type[Op]) -> type[Op]:
     """Let PyTensor find the method ``vector_jacobian`` of an op, whatever name it looks for.
 

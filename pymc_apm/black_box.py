@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from pymc_apm._compat import with_gradient
-from pymc_apm.errors import EstimatorError, ModelError, add_context
+from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value
 from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.stream import Reader, Scratch, make_scratch
 from pymc_apm.randomness import GeneratorSeed, NormalStream, Randomness, randomness_of
@@ -243,12 +243,7 @@ class BlackBox(Op):
             names = []
         names += [f"argument {position + 1}" for position in range(len(names), len(inputs))]
         return ", ".join(
-            f"{name} = "
-            + (
-                np.array2string(np.asarray(value), threshold=20, precision=6)
-                if source is None
-                else source.name
-            )
+            f"{name} = {describe_value(value) if source is None else source.name}"
             for name, value, source in zip(names, inputs, self.sources, strict=False)
         )
 

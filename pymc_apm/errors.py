@@ -3,6 +3,10 @@
 Each takes a single string, so that it survives the way home from a child process.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 from pymc.exceptions import SamplingError
 
 
@@ -15,7 +19,17 @@ class EstimatorError(SamplingError):
 
 
 class UnclaimedRandomnessError(SamplingError):
-    """The log density was evaluated although no step updates some of its randomness."""
+    """A model was to be sampled although no step updates some of its randomness."""
+
+
+def unclaimed(names: Iterable[str]) -> str:
+    """Return the message of the error that some randomness is updated by nobody."""
+    return (
+        f"No step updates the randomness {', '.join(map(repr, names))}, so that the estimate would "
+        "stay the same for the whole chain and the posterior would be wrong. Sample with "
+        "apm.APMSlice(), or add one of apm.APMEllipticalU(), apm.APMReflectiveU(), "
+        "apm.APMIndependenceU() to the list of steps."
+    )
 
 
 def add_context(error: Exception, context: str) -> None:
@@ -24,7 +38,15 @@ def add_context(error: Exception, context: str) -> None:
     The text goes into the message where there is one, because PyMC reports just that when the
     exception comes from a child process.
     """
-    if len(error.args) == 1 and isinstance(error.args[0], str) and not isinstance(error, KeyError):
+    if len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]}\n{context}",)
     else:
         error.add_note(context)
+
+
+def describe_value(value: Any) -> str:
+    """Put a number or an array into words, a long one in short."""
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return f"{array[()]:.6g}" if array.dtype.kind in "fiub" else str(array[()])
+    return np.array2string(array, threshold=20, precision=6)

@@ -9,7 +9,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.black_box import BlackBox
-from pymc_apm.errors import ModelError, UnclaimedRandomnessError
+from pymc_apm.errors import ModelError, UnclaimedRandomnessError, unclaimed
 from pymc_apm.randomness import randomness_in, randomness_of
 
 __all__ = ["Potential", "feeds_potential"]
@@ -77,14 +77,8 @@ def Potential(
     for parameter in parameters:
         parameter.tag.feeds_apm_potential = True
     for u in randomness:
-        check = CheckAndRaise(
-            UnclaimedRandomnessError,
-            f"No step updates the randomness {u.name!r} of apm.Potential({name!r}), so that the "
-            "estimate would stay the same for the whole chain and the posterior would be wrong. "
-            "Sample with apm.APMSlice(), or add one of apm.APMEllipticalU(), apm.APMReflectiveU(), "
-            "apm.APMIndependenceU() to the list of steps.",
-        )
-        log_estimate = check(log_estimate, u.is_claimed)
+        guard = CheckAndRaise(UnclaimedRandomnessError, unclaimed([u.name]))
+        log_estimate = guard(log_estimate, u.is_claimed)
     return pm.Potential(name, log_estimate, model=model)
 
 
@@ -110,7 +104,7 @@ def _check_type(name: str, log_estimate: TensorVariable) -> None:
 def _check_sources(log_estimate: TensorVariable, model: pm.Model) -> None:
     """Check that each stream and each seed is an argument of one black box, and of it alone."""
     consumers: dict[str, set[Apply]] = {}
-    for variable in ancestors([*model.potentials, log_estimate]):
+    for variable in ancestors([*model.root.potentials, log_estimate]):
         for source in variable.owner.inputs if variable.owner else ():
             randomness = randomness_of(source)
             if randomness is None or not randomness.needs_black_box:
@@ -133,7 +127,8 @@ def _check_sources(log_estimate: TensorVariable, model: pm.Model) -> None:
 
 def _parameters_of(name: str, log_estimate: TensorVariable, model: pm.Model) -> list[Variable]:
     """Walk to the model's random variables; a random draw on the way is hidden noise."""
-    model_rvs = set(model.basic_RVs)
+    model_rvs = set(model.root.basic_RVs)
+    free_rvs = set(model.root.free_RVs)
     parameters = []
     seen = set()
     stack = [log_estimate]
@@ -143,7 +138,7 @@ def _parameters_of(name: str, log_estimate: TensorVariable, model: pm.Model) -> 
             continue
         seen.add(variable)
         if variable in model_rvs:
-            if variable in model.free_RVs:
+            if variable in free_rvs:
                 parameters.append(variable)
             continue
         if variable.owner is None:

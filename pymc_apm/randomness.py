@@ -2,12 +2,12 @@
 
 A piece of randomness is a shared variable of PyTensor, so that every step method of PyMC sees its
 current value, with a :class:`Randomness` attached that says what its distribution q(u) is. Steps
-that update it *claim* it; as long as nobody does, evaluating the model's log density is an error
-(see :func:`pymc_apm.Potential`), because a u that never changes would silently give the posterior
-of one fixed estimate.
+that update it *claim* it; as long as nobody does, sampling the model or evaluating its log density
+is an error, because a u that never changes would silently give the posterior of one fixed estimate.
 """
 
 import math
+import operator
 import weakref
 import zlib
 from abc import ABC, abstractmethod
@@ -75,7 +75,7 @@ class Randomness(ABC):
         self.name = name
         self.shape = shape
         self.is_claimed = pytensor.shared(np.array(False), name=f"{name}_is_claimed")
-        self._claims = 0
+        self._owners: weakref.WeakSet[object] = weakref.WeakSet()
 
     @property
     def size(self) -> int | None:
@@ -111,22 +111,30 @@ class Randomness(ABC):
         """Update u by Metropolis independence."""
         return metropolis_independence(rng, state, log_density, self.draw_elements)
 
-    def claim(self, owner: object) -> "weakref.finalize[[], Any]":
+    def claim(self, owner: object) -> None:
         """Register that ``owner`` updates this u, until the owner is no more."""
-        self._claims += 1
-        self.is_claimed.set_value(np.array(True))
-        claim = weakref.finalize(owner, self._release)
-        claim.atexit = False
-        return claim
+        if owner not in self._owners:
+            self._owners.add(owner)
+            weakref.finalize(owner, self._count_owners).atexit = False
+        self._count_owners()
 
-    def _release(self) -> None:
-        self._claims -= 1
-        if self._claims <= 0:
-            self.is_claimed.set_value(np.array(False))
+    def release(self) -> None:
+        """Forget all claims."""
+        self._owners.clear()
+        self._count_owners()
+
+    def _count_owners(self) -> None:
+        # Iterating passes over owners that are just being deleted; the length counts them.
+        self.is_claimed.set_value(np.array(any(True for _ in self._owners)))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Claims are held by steps of this process; one that is sent elsewhere claims anew there.
-        return self.__dict__ | {"_claims": 0}
+        return {key: value for key, value in self.__dict__.items() if key != "_owners"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Claims are held by steps of one process; a step that was sent elsewhere claims anew there.
+        self.__dict__.update(state)
+        self._owners = weakref.WeakSet()
+        self._count_owners()
 
 
 class NormalArray(Randomness):
@@ -406,10 +414,9 @@ def _resolve_shape(
     model: pm.Model,
 ) -> tuple[int, ...]:
     if shape is not None:
-        shape = (shape,) if isinstance(shape, int | np.integer) else shape
         try:
-            shape = tuple(int(length) for length in shape)
-        except TypeError as error:
+            shape = tuple(operator.index(length) for length in np.atleast_1d(np.asarray(shape)))
+        except (TypeError, ValueError) as error:
             raise ModelError(
                 f"The shape of {name!r} must be made of integers, got {shape!r}: randomness has a "
                 "fixed shape."
@@ -418,7 +425,7 @@ def _resolve_shape(
             raise ModelError(f"The shape of {name!r} has a negative length: {shape}.")
     if dims is None:
         return () if shape is None else shape
-    unknown = [dim for dim in dims if dim not in model.dim_lengths]
+    unknown = [str(dim) for dim in dims if dim not in model.dim_lengths]
     if unknown:
         raise ModelError(
             f"{name!r} has dimensions that the model does not know: {', '.join(unknown)}. "

@@ -21,7 +21,7 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_apm._compat import compile_function
 from pymc_apm.black_box import black_boxes_in, used_numbers
-from pymc_apm.errors import EstimatorError, add_context
+from pymc_apm.errors import EstimatorError, add_context, describe_value
 from pymc_apm.kernels.stream import settled
 from pymc_apm.layout import Layout
 from pymc_apm.randomness import randomness_in
@@ -267,11 +267,11 @@ class Target:
                 results = function(*[values[place] for place in inputs])
                 for place, result in zip(outputs, results, strict=True):
                     values[place] = result
+            log_estimate = self._sum("estimate", values)
+            log_density = log_prior + self._sum("exact", values) + log_estimate
         except Exception as error:
             add_context(error, f"The model was being evaluated at {self.describe(values)}.")
             raise
-        log_estimate = self._sum("estimate", values)
-        log_density = log_prior + self._sum("exact", values) + log_estimate
         if not log_density < np.inf:
             if log_estimate == np.inf:
                 raise EstimatorError(
@@ -295,7 +295,7 @@ class Target:
         given = {self._blocks[name]: values[self._place[name]] for name in (THETA, REST)}
         parameters = compile_function(list(given), self._parameters)(*given.values())
         return ", ".join(
-            f"{name} = {np.array2string(np.asarray(value), threshold=20, precision=6)}"
+            f"{name} = {describe_value(value)}"
             for name, value in zip(self._parameter_names, parameters, strict=True)
         )
 

@@ -114,10 +114,7 @@ class Case:
         }
 
     def random_u(self):
-        return {
-            u.name: u.tag.apm_randomness.draw(self.rng, int(np.prod(u.type.shape)))
-            for u in self.target.randomness
-        }
+        return {u.name: u.tag.apm_randomness.draw(self.rng) for u in self.target.randomness}
 
     def inputs(self, point, u):
         target = self.target

@@ -15,9 +15,12 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_apm._compat import StartsChains
-from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError
+from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError, unclaimed
 from pymc_apm.kernels import LogDensity, State
 from pymc_apm.kernels.state import FloatVector
+from pymc_apm.potential import feeds_potential
+from pymc_apm.randomness import randomness_in
+from pymc_apm.steps.options import one_of
 from pymc_apm.target import REST, THETA, Evaluation, Target
 
 Point: TypeAlias = dict[str, NDArray[Any]]
@@ -77,13 +80,9 @@ class APMStep(StartsChains, BlockedStep):
         if not blocked:
             raise ModelError(
                 f"{name} updates its variables together with the randomness of the estimators, and "
-                "cannot be split by variable: leave out blocked=False. To update parameters one at "
-                'a time, use directions="coordinate" of APMSlice, or a list of steps.'
+                "cannot be split by variable: leave out blocked=False."
             )
-        if u_update not in ("slice", "independence", None):
-            raise ModelError(
-                f'u_update of {name} must be "slice", "independence" or None, got {u_update!r}.'
-            )
+        one_of(f"u_update of {name}", u_update, "slice", "independence", None)
         model = pm.modelcontext(model)
         self.vars = list(variables)
         self.rng = get_random_generator(rng)
@@ -117,7 +116,7 @@ class APMStep(StartsChains, BlockedStep):
         self._seen_u: dict[str, NDArray[np.float64]] = {}
         self.tune = True
         self.is_started = False
-        self._claim()
+        self.claim_u()
 
     # The chain's state
 
@@ -133,13 +132,14 @@ class APMStep(StartsChains, BlockedStep):
         for block in self._u_blocks:
             block.variable.set_value(values[block.variable.name], borrow=True)
 
-    def _claim(self) -> None:
-        self._claims = [block.variable.tag.apm_randomness.claim(self) for block in self._u_blocks]
+    def claim_u(self) -> None:
+        """Declare that the randomness that this step updates is taken care of."""
+        for block in self._u_blocks:
+            block.variable.tag.apm_randomness.claim(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what belongs to this process and to the chain it runs."""
         return self.__dict__ | {
-            "_claims": None,
             "_evaluation": None,
             "_written_u": {},
             "_seen_u": {},
@@ -147,8 +147,7 @@ class APMStep(StartsChains, BlockedStep):
 
     def start_chain(self) -> None:
         """Forget the last chain and draw u afresh from q(u)."""
-        if self._claims is None:
-            self._claim()
+        self.claim_u()
         self._evaluation = None
         self.is_started = False
         self.tune = True
@@ -247,7 +246,7 @@ class APMStep(StartsChains, BlockedStep):
             if not evaluation.log_density > -np.inf:
                 raise EstimatorError(
                     "The estimate is zero at the point at which another step, or a callback, left "
-                    f"the chain: {target.describe(evaluation.values)}."
+                    f"the chain: {target.describe([theta, rest])}."
                 )
         return evaluation
 
@@ -268,14 +267,14 @@ class APMStep(StartsChains, BlockedStep):
         evaluation = target.start(self._values(theta, rest))
         if not self.is_started:
             self._check_claims()
-            for _ in range(START_ATTEMPTS):
-                if evaluation.log_density > -np.inf or evaluation.log_estimate > -np.inf:
+            if not evaluation.values:
+                raise EstimatorError(
+                    "The prior is zero at the starting point: "
+                    f"{target.describe([theta, rest])}. Give other initvals to pm.sample."
+                )
+            for _ in range(START_ATTEMPTS - 1):
+                if evaluation.log_estimate > -np.inf:
                     break
-                if not evaluation.values:
-                    raise EstimatorError(
-                        "The prior is zero at the starting point: "
-                        f"{self._describe(theta, rest)}. Give other initvals to pm.sample."
-                    )
                 self._draw_u()
                 evaluation = target.start(self._values(theta, rest))
             self._check_start(evaluation)
@@ -292,21 +291,14 @@ class APMStep(StartsChains, BlockedStep):
             **{u.name: u.get_value(borrow=True).reshape(-1) for u in randomness},
         }
 
-    def _describe(self, theta: FloatVector, rest: FloatVector) -> str:
-        return self.target.describe([theta, rest])
-
     def _check_claims(self) -> None:
-        unclaimed = [
+        names = [
             u.name
             for u in self.target.randomness
             if not u.tag.apm_randomness.is_claimed.get_value()
         ]
-        if unclaimed:
-            raise UnclaimedRandomnessError(
-                f"No step updates the randomness {', '.join(unclaimed)}. Give "
-                f'{type(self).__name__} a u_update, for example "slice", or add one of '
-                "apm.APMEllipticalU(), apm.APMReflectiveU(), apm.APMIndependenceU() to the steps."
-            )
+        if names:
+            raise UnclaimedRandomnessError(unclaimed(names))
 
     def _check_start(self, evaluation: Evaluation) -> None:
         if evaluation.log_density > -np.inf:
@@ -386,6 +378,29 @@ class _RecentMean:
         return self._sum / self._weight
 
 
+def take_stock(model: pm.Model, steps: Sequence[Any]) -> None:
+    """Check, where ``pm.sample`` starts, that its steps update all randomness of the model.
+
+    Only the steps of this run count: one that is kept for later would otherwise vouch for
+    randomness that it does not update. A parameter of an estimator that has no step yet will get
+    one of ours, which updates all randomness there is.
+    """
+    randomness = randomness_in([*model.potentials, *model.basic_RVs])
+    for variable in randomness:
+        variable.tag.apm_randomness.release()
+    assigned: set[Any] = set()
+    for step in steps:
+        assigned.update(getattr(step, "vars", ()))
+        if isinstance(step, APMStep):
+            step.claim_u()
+    names = [u.name for u in randomness if not u.tag.apm_randomness.is_claimed.get_value()]
+    gets_our_step = any(
+        feeds_potential(rv) for rv in model.free_RVs if model.rvs_to_values[rv] not in assigned
+    )
+    if names and not gets_our_step:
+        raise UnclaimedRandomnessError(unclaimed(names))
+
+
 def continuous_or_all(vars: Any, model: pm.Model | None, step: str) -> list[Any]:
     """Resolve the variables of a step that takes continuous parameters alone.
 
@@ -435,6 +450,8 @@ def _choose(
         return chosen
     by_name = {variable.name: variable for variable in randomness}
     chosen = []
+    if isinstance(u, list | tuple) and not u:
+        raise ModelError(f"{step} was given an empty list of randomness to update.")
     for item in u if isinstance(u, list | tuple) else [u]:
         name = item if isinstance(item, str) else getattr(item, "name", None)
         if name not in by_name:

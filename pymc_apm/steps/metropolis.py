@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
 
@@ -16,11 +16,15 @@ from pymc_apm.adaptation import (
     start_covariance,
     tune_scale,
 )
-from pymc_apm.errors import ModelError
 from pymc_apm.kernels import MetropolisInfo, State, random_walk_metropolis
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, all_variables
-from pymc_apm.steps.slice import positive_integer
+from pymc_apm.steps.options import (
+    acceptance,
+    cholesky_factor,
+    positive_integer,
+    positive_number,
+)
 from pymc_apm.target import THETA, Evaluation
 
 
@@ -47,11 +51,13 @@ class RandomWalk(APMStep):
     ) -> None:
         name = type(self).__name__
         dim = self.target.layout.size
-        if scaling is not None and not 0.0 < scaling < np.inf:
-            raise ModelError(f"scaling of {name} must be positive, got {scaling!r}.")
-        self.scaling = scaling
-        self.fixed_cholesky = None if covariance is None else _cholesky(covariance, dim, name)
-        self.target_accept = _checked_target(target_accept, name)
+        self.scaling = None if scaling is None else positive_number(f"scaling of {name}", scaling)
+        self.fixed_cholesky = (
+            None
+            if covariance is None
+            else cholesky_factor(f"covariance of {name}", covariance, dim)
+        )
+        self.target_accept = acceptance(f"target_accept of {name}", target_accept)
         discrete = self.target.layout.discrete
         self._discrete = discrete if discrete.any() else None
         self.reset_tuning()
@@ -186,7 +192,7 @@ class APMMetropolis(RandomWalk):
             compile_kwargs=compile_kwargs,
             blocked=blocked,
         )
-        self.theta_updates = positive_integer("theta_updates", theta_updates)
+        self.theta_updates = positive_integer("theta_updates of APMMetropolis", theta_updates)
         self._configure(scaling, covariance, target_accept)
 
     def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
@@ -215,30 +221,3 @@ class APMMetropolis(RandomWalk):
         if not feeds_potential(var):
             return Competence.INCOMPATIBLE
         return Competence.IDEAL if var.dtype in pm.discrete_types else Competence.COMPATIBLE
-
-
-def _cholesky(covariance: ArrayLike, dim: int, step: str) -> NDArray[np.float64]:
-    matrix = np.array(covariance, dtype=np.float64)
-    matrix = np.diag(matrix) if matrix.ndim == 1 else matrix
-    if matrix.shape != (dim, dim):
-        raise ModelError(
-            f"covariance of {step} must have one row and column for each of the {dim} parameters, "
-            f"got shape {np.shape(covariance)}."
-        )
-    try:
-        return np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
-    except np.linalg.LinAlgError as error:
-        raise ModelError(f"covariance of {step} is not positive definite.") from error
-
-
-def _checked_target(
-    target_accept: float | tuple[float, float], step: str
-) -> float | tuple[float, float]:
-    bounds = np.atleast_1d(np.asarray(target_accept, dtype=np.float64))
-    is_valid = (bounds > 0).all() and (bounds < 1).all() and (np.diff(bounds) > 0).all()
-    if bounds.ndim > 1 or bounds.size > 2 or not is_valid:
-        raise ModelError(
-            f"target_accept of {step} must be an acceptance rate between 0 and 1, or a lower and "
-            f"an upper bound for it, got {target_accept!r}."
-        )
-    return float(bounds[0]) if bounds.size == 1 else (float(bounds[0]), float(bounds[1]))

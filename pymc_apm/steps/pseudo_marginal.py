@@ -12,6 +12,7 @@ from pymc_apm.kernels import State, metropolis, random_walk
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.steps.base import APMStep, Point, all_variables
 from pymc_apm.steps.metropolis import RandomWalk
+from pymc_apm.steps.options import number
 from pymc_apm.target import THETA, Evaluation
 
 
@@ -104,6 +105,7 @@ class PseudoMarginalMH(RandomWalk):
         compile_kwargs: dict[str, Any] | None = None,
         blocked: bool = True,
     ) -> None:
+        correlation = number("correlation of PseudoMarginalMH", correlation)
         if not 0.0 <= correlation < 1.0:
             raise ModelError(
                 "correlation of PseudoMarginalMH must be at least 0 and less than 1 (at 1 u would "
@@ -126,7 +128,7 @@ class PseudoMarginalMH(RandomWalk):
                         f"PseudoMarginalMH cannot propose a correlated {variable.name}, which is a "
                         "seed: use correlation=0, or an apm.Stream instead of the seed."
                     )
-        self.correlation = float(correlation)
+        self.correlation = correlation
         self._optimal_scaling = 2.38 if correlation else 2.56
         self._joint_density = self.target.along(
             THETA, *(block.variable.name for block in self._u_blocks)

@@ -21,6 +21,7 @@ from pymc_apm.errors import ModelError
 from pymc_apm.kernels import UNLIMITED, SliceInfo, State, linear_slice, random_direction
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, continuous_or_all
+from pymc_apm.steps.options import numbers, one_of, positive_integer
 from pymc_apm.target import THETA, Evaluation
 
 TUNED_START = 3.0
@@ -112,11 +113,7 @@ class APMSlice(APMStep):
         compile_kwargs: dict[str, Any] | None = None,
         blocked: bool = True,
     ) -> None:
-        if directions not in ("random", "coordinate", "adaptive"):
-            raise ModelError(
-                'directions of APMSlice must be "random", "coordinate" or "adaptive", got '
-                f"{directions!r}."
-            )
+        one_of("directions of APMSlice", directions, "random", "coordinate", "adaptive")
         super().__init__(
             continuous_or_all(vars, model, "APMSlice"),
             u,
@@ -128,10 +125,12 @@ class APMSlice(APMStep):
             blocked=blocked,
         )
         self.directions = directions
-        self.theta_updates = positive_integer("theta_updates", theta_updates)
-        self.max_step_out = UNLIMITED if step_out is True else int(step_out)
-        if self.max_step_out < 0:
-            raise ModelError(f"step_out of APMSlice must not be negative, got {step_out!r}.")
+        self.theta_updates = positive_integer("theta_updates of APMSlice", theta_updates)
+        self.max_step_out = (
+            UNLIMITED
+            if step_out is True
+            else positive_integer("step_out of APMSlice", step_out, minimum=0)
+        )
         self.width = _checked_width(width, self.target.layout.size, directions)
         self.reset_tuning()
 
@@ -218,20 +217,13 @@ class APMSlice(APMStep):
         return Competence.INCOMPATIBLE
 
 
-def positive_integer(name: str, value: int) -> int:
-    """Check an option that is a count."""
-    if value != int(value) or value < 1:
-        raise ModelError(f"{name} must be a positive integer, got {value!r}.")
-    return int(value)
-
-
 def _checked_width(
     width: ArrayLike | None, dim: int, directions: str
 ) -> NDArray[np.float64] | None:
     if width is None:
         return None
-    widths = np.array(width, dtype=np.float64)
-    if not (np.isfinite(widths).all() and (widths > 0).all()):
+    widths = numbers("width of APMSlice", width)
+    if not (widths > 0).all():
         raise ModelError(f"width of APMSlice must be positive, got {width!r}.")
     if widths.ndim > 0 and (widths.size != dim or directions == "adaptive"):
         raise ModelError(

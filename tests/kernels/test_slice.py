@@ -11,6 +11,7 @@ from tests.kernels.targets import Recorder, Scripted, frozen
 
 N_REJECTED = 5
 
+
 def log_normal_density(x):
     return -0.5 * float(np.dot(x, x))
 

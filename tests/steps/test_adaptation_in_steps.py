@@ -1,0 +1,206 @@
+"""What steps learn while tuning, how good it is, and that it is frozen after."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_apm as apm
+from pymc_apm.adaptation import FIRST_WINDOW
+from tests.steps.models import COMPLETE, STEPS, run, sample, start_chain, toy_gaussian
+
+
+def stretched_toy(transform: np.ndarray) -> pm.Model:
+    """Build the toy in other coordinates: the posterior of theta is N(0, transform transform')."""
+    inverse = np.linalg.inv(transform)
+    with pm.Model() as model:
+        theta = pm.Flat("theta", shape=len(transform))
+        u = apm.StandardNormal("u", shape=len(transform))
+        z = pm.math.dot(inverse, theta)
+        apm.Potential("log_lik", -(z**2).sum() - (u * z).sum())
+    return model
+
+
+CORRELATED = np.linalg.cholesky(np.full((3, 3), 0.999) + 0.001 * np.eye(3))
+BADLY_SCALED = np.diag([1e-2, 1.0, 1e2])
+
+
+def learnt(step):
+    """Return all that a step may learn, as text of full precision."""
+    state = step.sampling_state
+    names = ("covariance", "widths", "learnt_covariance", "learnt_scale")
+    with np.printoptions(floatmode="unique", threshold=10_000):
+        return {name: str(getattr(state, name)) for name in names if hasattr(state, name)}
+
+
+# Frozen after tuning
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_nothing_is_learnt_after_tuning(name):
+    model = stretched_toy(CORRELATED)
+    with model:
+        step = STEPS[name]()
+    start_chain(step, 1)
+    points, _ = run(step, model.initial_point(), 250)
+    before = learnt(step)
+    step.stop_tuning()
+    frozen = learnt(step)
+    points, stats = run(step, points[-1], 250)
+    assert learnt(step) == frozen
+    assert step.tune is False
+    if "scaling" in stats[0]:
+        assert len({stat["scaling"] for stat in stats}) == 1
+    if name == "SS+SS coordinate":
+        assert len({stat["width"] for stat in stats}) == 1
+    start_chain(step, 1)
+    assert step.tune is True
+    assert learnt(step) not in (before, frozen)
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_sampling_without_tuning_works_and_learns_nothing(name):
+    model = toy_gaussian(dim=2)
+    with model:
+        step = STEPS[name]()
+    start_chain(step, 1)
+    at_start = learnt(step)
+    idata = sample(model, step, tune=0, draws=150)
+    assert idata.posterior["theta"].shape == (2, 150, 2)
+    assert learnt(step) == at_start
+    for stat in {"scaling", "width"} & set(idata.sample_stats.data_vars):
+        assert np.ptp(idata.sample_stats[stat].values) < 1e-12
+
+
+def test_widths_and_scales_that_are_given_stay_as_they_are():
+    model = stretched_toy(BADLY_SCALED)
+    with model:
+        steps = {
+            "width": [
+                (apm.APMSlice(width=0.7), 0.7),
+                (apm.APMSlice(width=0.7, directions="adaptive"), 0.7),
+                (apm.APMSlice(width=[0.1, 0.2, 0.6], directions="coordinate"), 0.3),
+            ],
+            "scaling": [
+                (apm.APMMetropolis(scaling=0.7), 0.7),
+                (apm.PseudoMarginalMH(scaling=0.7), 0.7),
+                (apm.PseudoMarginalMH(scaling=0.7, covariance=[1e-6, 1.0, 1e6]), 0.7),
+            ],
+        }
+    for stat, cases in steps.items():
+        for step, value in cases:
+            start_chain(step, 2)
+            points, stats = run(step, model.initial_point(), 300)
+            step.stop_tuning()
+            stats += run(step, points[-1], 50)[1]
+            assert np.allclose([s[stat] for s in stats], value)
+
+
+# Random walks
+
+
+@pytest.mark.parametrize("u_update", ["slice", "independence"])
+@pytest.mark.parametrize("transform", [CORRELATED, BADLY_SCALED], ids=["correlated", "scaled"])
+def test_a_random_walk_is_tuned_to_its_acceptance_rate(transform, u_update):
+    model = stretched_toy(transform)
+    with model:
+        step = apm.APMMetropolis(u_update=u_update)
+    idata = sample(model, step, tune=4000, draws=1500, random_seed=3)
+    rates = idata.sample_stats["accept_rate"].values.mean(axis=1)
+    assert np.abs(rates - 0.234).max() < 0.08
+    # ... because the shape of the posterior was learnt, not by tiny steps.
+    z = idata.posterior["theta"].values @ np.linalg.inv(transform).T
+    assert (np.square(np.diff(z, axis=1)).mean(axis=(0, 1)) > 0.05).all()
+
+
+@pytest.mark.parametrize(("target", "low", "high"), [(0.5, 0.42, 0.58), ((0.15, 0.30), 0.12, 0.33)])
+def test_other_acceptance_rates_and_bounds_can_be_asked_for(target, low, high):
+    model = toy_gaussian(dim=3)
+    with model:
+        step = apm.APMMetropolis(target_accept=target)
+    idata = sample(model, step, tune=3000, draws=2000, random_seed=4)
+    assert low < idata.sample_stats["accept_rate"].values.mean() < high
+
+
+@pytest.mark.parametrize(("correlation", "constant"), [(0.0, 2.56), (0.9, 2.38)])
+def test_pseudo_marginal_mh_takes_its_scale_from_the_covariance_that_it_learns(
+    correlation, constant
+):
+    model = stretched_toy(CORRELATED)
+    with model:
+        step = apm.PseudoMarginalMH(correlation=correlation)
+    idata = sample(model, step, tune=4000, draws=50, chains=1, random_seed=5)
+    assert np.allclose(idata.sample_stats["scaling"], constant / np.sqrt(3))
+    assert (idata.sample_stats["n_evals"].values == 1).all()
+    cholesky = step.learnt_covariance.cholesky
+    relative = np.linalg.solve(CORRELATED, cholesky)
+    variances = np.linalg.eigvalsh(relative @ relative.T)  # 1 where the covariance is exact
+    assert 0.3 < variances.min() and variances.max() < 3.0
+
+
+def test_pseudo_marginal_mh_makes_clamped_updates_while_it_learns():
+    model = toy_gaussian(dim=2)
+    with model:
+        learning, fixed = apm.PseudoMarginalMH(), apm.PseudoMarginalMH(scaling=0.5)
+    for step, n_evals in ((learning, 2), (fixed, 1)):
+        start_chain(step, 6)
+        points, stats = run(step, model.initial_point(), 30)
+        assert {stat["n_evals"] for stat in stats} == {n_evals}
+        step.stop_tuning()
+        assert {stat["n_evals"] for stat in run(step, points[-1], 30)[1]} == {1}
+
+
+def test_pseudo_marginal_mh_keeps_the_clamped_scale_if_tuning_was_too_short_for_a_covariance():
+    model = toy_gaussian(dim=2)
+    with model:
+        step = apm.PseudoMarginalMH()
+    start_chain(step, 7)
+    run(step, model.initial_point(), FIRST_WINDOW - 1)
+    assert step.learnt_covariance.n_windows == 0
+    step.stop_tuning()
+    assert step.learnt_scale.scaling != pytest.approx(2.56 / np.sqrt(2))
+    assert 0.2 < step.learnt_scale.scaling < 10.0
+
+
+# Slices
+
+
+@pytest.mark.parametrize("options", [{}, {"step_out": True}, {"directions": "coordinate"}])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_the_width_of_a_slice_finds_the_scale_of_the_posterior(scale, options):
+    model = stretched_toy(scale * np.eye(1))
+    with model:
+        step = apm.APMSlice(**options)
+    idata = sample(model, step, tune=1000, draws=500, random_seed=8)
+    width = idata.sample_stats["width"].values / scale
+    assert 0.5 < width.min() and width.max() < 20.0
+    assert idata.sample_stats["n_theta_evals"].values.mean() < 7.0
+
+
+@pytest.mark.parametrize("directions", ["random", "coordinate", "adaptive"])
+def test_parameters_of_very_different_scales_all_move(directions):
+    model = stretched_toy(BADLY_SCALED)
+    with model:
+        step = apm.APMSlice(directions=directions)
+    idata = sample(model, step, tune=4000, draws=1000, random_seed=9)
+    theta = idata.posterior["theta"].values / np.diag(BADLY_SCALED)
+    assert (theta.std(axis=1) > 0.4).all()
+    assert (np.square(np.diff(theta, axis=1)).mean(axis=1) > 0.05).all()
+    assert idata.sample_stats["n_theta_evals"].values.mean() < 15.0
+
+
+def lag_autocorrelation(x: np.ndarray, lag: int) -> float:
+    """Autocorrelation of (chain, draw) draws about a mean of zero."""
+    return float((x[:, lag:] * x[:, :-lag]).mean() / (x**2).mean())
+
+
+def test_adaptive_directions_help_where_parameters_are_correlated():
+    model = stretched_toy(CORRELATED)
+    lag_20 = {}
+    for directions in ("random", "coordinate", "adaptive"):
+        with model:
+            step = apm.APMSlice(directions=directions)
+        idata = sample(model, step, tune=2000, draws=2000, random_seed=10)
+        lag_20[directions] = lag_autocorrelation(idata.posterior["theta"].values.mean(axis=2), 20)
+    assert lag_20["adaptive"] < 0.6
+    assert lag_20["random"] > lag_20["adaptive"] + 0.2
+    assert lag_20["coordinate"] > lag_20["adaptive"] + 0.2
