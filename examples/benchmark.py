@@ -22,6 +22,8 @@ from pytensor.graph.op import Op
 from toy_gaussian import build_model
 
 import pymc_apm as apm
+from pymc_apm.kernels.reflective import reflected_line
+from pymc_apm.kernels.stream import stream_reflected_line
 
 ROUNDS = 7
 MILLION = 1_000_000
@@ -95,12 +97,11 @@ def metropolis_against_pymc() -> float:
 
 
 class Costly(Op):
-    """Minus half the square of its input, after some time of idle computing."""
+    """Minus half the square of its input, after a millisecond of waiting for nothing."""
 
-    __props__ = ("seconds",)
+    __props__ = ()
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self) -> None:
         self.spent = 0.0
 
     def make_node(self, x: Variable) -> Apply:
@@ -108,7 +109,8 @@ class Costly(Op):
 
     def perform(self, node: Apply, inputs: list[Any], outputs: list[list[Any]]) -> None:
         start = time.process_time()
-        while time.process_time() - start < self.seconds:
+        end = time.perf_counter() + 1e-3
+        while time.perf_counter() < end:
             pass
         outputs[0][0] = np.asarray(-0.5 * inputs[0] ** 2)
         self.spent += time.process_time() - start
@@ -116,7 +118,7 @@ class Costly(Op):
 
 def overhead_of_costly_estimator() -> float:
     """Compare a whole run of APM SS+SS with the time spent in an estimator that costs 1 ms."""
-    costly = Costly(1e-3)
+    costly = Costly()
     with pm.Model():
         theta = pm.Normal("theta")
         u = apm.StandardNormal("u")
@@ -163,10 +165,74 @@ def big_u_memory() -> float:
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
+def evaluate_estimate(step: Any) -> Callable[[], Any]:
+    """Return a function that evaluates the estimate anew at the u of a chain."""
+    name = next(iter(step.u))
+    density = step.target.along(name)
+    evaluation = step.settle(step.evaluation)
+    u = step.target.value(evaluation, name)
+    return lambda: density(u, evaluation)
+
+
+def black_box_chain(fn: Callable[..., float], kind: str) -> Chain:
+    """Start a chain whose estimator is a function that draws from a stream."""
+    with pm.Model():
+        theta = pm.Normal("theta")
+        apm.Potential("log_lik", apm.black_box(fn)(theta, apm.Stream("u", kind=kind)))
+        chain = Chain(apm.APMSlice(), {"theta": np.zeros(())})
+    chain.run(10)
+    return chain
+
+
+def black_box_overhead() -> float:
+    """Return how much longer, in microseconds, a function of 10 numbers takes as a black box."""
+
+    def estimate(theta: float, rng: Any) -> float:
+        return -0.5 * theta**2 + 0.1 * float(rng.standard_normal(10).sum())
+
+    evaluate = evaluate_estimate(black_box_chain(estimate, "normal").step)
+    rng = np.random.default_rng(3)
+
+    def calls(work: Callable[[], Any]) -> float:
+        return cpu_time(lambda: [work() for _ in range(2000)]) / 2000
+
+    differences = [
+        calls(evaluate) - calls(lambda: estimate(np.float64(0.1), rng)) for _ in range(ROUNDS)
+    ]
+    return 1e6 * statistics.median(differences)
+
+
+def long_stream() -> float:
+    """Compare an evaluation with 10,000 numbers of a stream with drawing and moving as many."""
+
+    def estimate(theta: float, rng: Any) -> float:
+        return -0.5 * theta**2 + 0.001 * float(rng.random(10_000)[-1])
+
+    step = black_box_chain(estimate, "uniform").step
+    density = step.target.along("u")
+    evaluation = step.settle(step.evaluation)
+    stream = step.target.value(evaluation, "u")
+    rng = np.random.default_rng(4)
+    direction = np.concatenate(([1.0], rng.standard_normal(10_000)))
+
+    def move_and_evaluate() -> None:
+        density(stream_reflected_line(stream, direction, 0.1), evaluation)
+
+    def draw_and_move() -> None:
+        reflected_line(rng.random(10_000), direction[1:], 0.1)
+
+    return ratio(
+        lambda: [move_and_evaluate() for _ in range(500)],
+        lambda: [draw_and_move() for _ in range(500)],
+    )
+
+
 BENCHMARKS: list[tuple[str, Callable[[], float], float]] = [
     ("APMSlice on the toy / pm.Slice on a 5-D normal, per draw", slice_against_pymc, 0.6),
     ("APMMetropolis with MI / pm.Metropolis, per draw", metropolis_against_pymc, 1.0),
     ("whole run / estimator that costs 1 ms", overhead_of_costly_estimator, 1.05),
+    ("black box with 10 random numbers - the function alone, us", black_box_overhead, 25.0),
+    ("moving and using 10,000 of a stream / drawing and moving them", long_stream, 3.0),
     ("update of a million normals / drawing and rotating them", big_u_update, 3.0),
     ("growth of memory in 2000 draws of a million normals, MB", big_u_memory, 200.0),
 ]

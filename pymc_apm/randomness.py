@@ -1,224 +1,36 @@
-"""Declaring u, the estimator's randomness, in a model; what each kind is and how it is drawn.
+"""Declaring u, the estimator's randomness, in a model.
 
 A piece of randomness is a shared variable of PyTensor, so that every step method of PyMC sees its
-current value, with a :class:`Randomness` attached that says what its distribution q(u) is. Steps
-that update it *claim* it; as long as nobody does, sampling the model or evaluating its log density
-is an error, because a u that never changes would silently give the posterior of one fixed estimate.
+current value, with a :class:`~pymc_apm.kinds.Randomness` attached that says what its distribution
+q(u) is. Steps that update it *claim* it; as long as nobody does, sampling the model or evaluating
+its log density is an error, because a u that never changes would silently give the posterior of one
+fixed estimate.
 """
 
-import math
 import operator
-import weakref
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import pymc as pm
 import pytensor
-from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_apm.errors import ModelError
-from pymc_apm.kernels import (
-    LogDensity,
-    State,
-    correlated_normal,
-    correlated_uniform,
-    elliptical_slice,
-    metropolis_independence,
-    reflective_slice,
-)
-from pymc_apm.kernels.state import FloatVector
-from pymc_apm.kernels.stream import (
-    correlated_normal_stream,
-    correlated_uniform_stream,
-    draw_seed,
-    elliptical_slice_of_stream,
-    fresh_stream,
-    reflective_slice_of_stream,
+from pymc_apm.kinds import (
+    GeneratorSeed,
+    NormalArray,
+    NormalStream,
+    Randomness,
+    UniformArray,
+    UniformStream,
 )
 
-__all__ = ["Randomness", "Seed", "StandardNormal", "StandardUniform", "Stream", "randomness_in"]
-
-
-class Randomness(ABC):
-    """What is known of one u: its name, its distribution, its updates, whether a step makes them.
-
-    Kernels see u as a float64 vector; what it is in the graph is the business of the subclass.
-
-    Attributes
-    ----------
-    name : str
-        The name it has in the model.
-    shape : tuple of int
-        Its shape in the graph; ``None`` for a length that is not fixed.
-    is_claimed : SharedVariable
-        The flag that the model's log density checks: true while some step updates this u.
-    kind : str
-        What it is made of, in words.
-    is_lazy : bool
-        Whether it must be settled before it is moved (see :mod:`pymc_apm.kernels.stream`).
-    needs_black_box : bool
-        Whether it makes sense only as an argument of a black box.
-    """
-
-    kind: ClassVar[str]
-    is_lazy: ClassVar[bool] = False
-    needs_black_box: ClassVar[bool] = False
-
-    def __init__(self, name: str, shape: tuple[int | None, ...]) -> None:
-        self.name = name
-        self.shape = shape
-        self.is_claimed = pytensor.shared(np.array(False), name=f"{name}_is_claimed")
-        self._owners: weakref.WeakSet[object] = weakref.WeakSet()
-
-    @property
-    def size(self) -> int | None:
-        """The number of its elements, if that is fixed."""
-        if any(length is None for length in self.shape):
-            return None
-        return math.prod(length for length in self.shape if length is not None)
-
-    def as_array(self, u: FloatVector) -> NDArray[np.float64]:
-        """Return a vector in the shape that it has in the graph."""
-        return u.reshape([-1 if length is None else length for length in self.shape])
-
-    def draw(self, rng: np.random.Generator) -> FloatVector:
-        """Draw a fresh u from q(u)."""
-        return self.draw_elements(rng, self.size or 0)
-
-    @staticmethod
-    @abstractmethod
-    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
-        """Draw fresh elements from q(u)."""
-
-    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
-        """Propose a new u that is correlated with the old one, reversibly under q(u)."""
-        raise ModelError(f"There is no correlated proposal for a {self.kind}: {self.name}.")
-
-    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
-        """Update u by slice sampling, or by Metropolis independence where that is all there is."""
-        return self.independence_update(rng, state, log_density)
-
-    def independence_update(
-        self, rng: np.random.Generator, state: State, log_density: LogDensity
-    ) -> Any:
-        """Update u by Metropolis independence."""
-        return metropolis_independence(rng, state, log_density, self.draw_elements)
-
-    def claim(self, owner: object) -> None:
-        """Register that ``owner`` updates this u, until the owner is no more."""
-        if owner not in self._owners:
-            self._owners.add(owner)
-            weakref.finalize(owner, self._count_owners).atexit = False
-        self._count_owners()
-
-    def release(self) -> None:
-        """Forget all claims."""
-        self._owners.clear()
-        self._count_owners()
-
-    def _count_owners(self) -> None:
-        # Iterating passes over owners that are just being deleted; the length counts them.
-        self.is_claimed.set_value(np.array(any(True for _ in self._owners)))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_owners"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Claims are held by steps of one process; a step that was sent elsewhere claims anew there.
-        self.__dict__.update(state)
-        self._owners = weakref.WeakSet()
-        self._count_owners()
-
-
-class NormalArray(Randomness):
-    """q(u) = N(0, I)."""
-
-    kind = "normal"
-
-    @staticmethod
-    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
-        """Draw standard normal numbers."""
-        return rng.standard_normal(size)
-
-    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
-        """Propose by Crank-Nicolson."""
-        return correlated_normal(rng, u, correlation)
-
-    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
-        """Update by elliptical slice sampling."""
-        return elliptical_slice(rng, state, log_density)
-
-
-class UniformArray(Randomness):
-    """q(u) = U(0, 1)^n."""
-
-    kind = "uniform"
-
-    @staticmethod
-    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
-        """Draw uniform numbers."""
-        return rng.random(size)
-
-    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
-        """Propose by Crank-Nicolson on the normal scale."""
-        return correlated_uniform(rng, u, correlation)
-
-    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
-        """Update by reflective slice sampling."""
-        return reflective_slice(rng, state, log_density)
-
-
-class NormalStream(Randomness):
-    """An endless sequence of standard normal numbers."""
-
-    kind = "normal"
-    is_lazy = True
-    needs_black_box = True
-    draw_elements = staticmethod(fresh_stream)
-
-    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
-        """Propose by Crank-Nicolson, lazily."""
-        return correlated_normal_stream(rng, u, correlation)
-
-    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
-        """Update by elliptical slice sampling, lazily."""
-        return elliptical_slice_of_stream(rng, state, log_density)
-
-
-class UniformStream(Randomness):
-    """An endless sequence of uniform numbers."""
-
-    kind = "uniform"
-    is_lazy = True
-    needs_black_box = True
-    draw_elements = staticmethod(fresh_stream)
-
-    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
-        """Propose by Crank-Nicolson on the normal scale, lazily."""
-        return correlated_uniform_stream(rng, u, correlation)
-
-    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
-        """Update by reflective slice sampling, lazily."""
-        return reflective_slice_of_stream(rng, state, log_density)
-
-
-class GeneratorSeed(Randomness):
-    """A seed of a random number generator: only a fresh one makes sense as a proposal."""
-
-    kind = "seed"
-    needs_black_box = True
-
-    @staticmethod
-    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
-        """Draw a seed."""
-        return np.array([float(draw_seed(rng))])
+__all__ = ["Seed", "StandardNormal", "StandardUniform", "Stream", "randomness_in", "randomness_of"]
 
 
 def StandardNormal(

@@ -9,10 +9,8 @@ import pymc as pm
 from numpy.typing import NDArray
 from pymc.step_methods.compound import BlockedStep, StepMethodState
 from pymc.step_methods.state import dataclass_state
-from pymc.util import get_random_generator, get_value_vars_from_user_vars
+from pymc.util import get_random_generator
 from pytensor.compile.sharedvalue import SharedVariable
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_apm._compat import StartsChains
 from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError, unclaimed
@@ -20,7 +18,9 @@ from pymc_apm.kernels import LogDensity, State
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.potential import feeds_potential
 from pymc_apm.randomness import randomness_in
+from pymc_apm.steps.choose import choose_randomness
 from pymc_apm.steps.options import one_of
+from pymc_apm.steps.progress import ShowsProgress
 from pymc_apm.target import REST, THETA, Evaluation, Target
 
 Point: TypeAlias = dict[str, NDArray[Any]]
@@ -47,7 +47,7 @@ class _UBlock(NamedTuple):
     update: Callable[[np.random.Generator, State, LogDensity], tuple[State, Any]]
 
 
-class APMStep(StartsChains, BlockedStep):
+class APMStep(StartsChains, ShowsProgress, BlockedStep):
     """A step that moves parameters, randomness or both, with the estimate as state of the chain.
 
     Subclasses say what a transition is, in :meth:`transition`; this class does everything that
@@ -98,7 +98,7 @@ class APMStep(StartsChains, BlockedStep):
                 "randomness with apm.StandardNormal, apm.StandardUniform, apm.Stream or apm.Seed "
                 "and add the log-estimate with apm.Potential, or sample with the steps of PyMC."
             )
-        chosen = _choose(self.target.randomness, u, kind, name) if u_update else []
+        chosen = choose_randomness(self.target.randomness, u, kind, name) if u_update else []
         self._theta_density = self.target.along(THETA)
         self._u_blocks = [
             _UBlock(
@@ -132,6 +132,11 @@ class APMStep(StartsChains, BlockedStep):
         for block in self._u_blocks:
             block.variable.set_value(values[block.variable.name], borrow=True)
 
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The evaluation of the target at the last draw, if there is one."""
+        return self._evaluation
+
     def claim_u(self) -> None:
         """Declare that the randomness that this step updates is taken care of."""
         for block in self._u_blocks:
@@ -144,6 +149,16 @@ class APMStep(StartsChains, BlockedStep):
             "_written_u": {},
             "_seen_u": {},
         }
+
+    def __copy__(self) -> "APMStep":
+        """Refuse to be copied, as population samplers do to run their chains in turns.
+
+        All chains would share the one u that the model has.
+        """
+        raise ModelError(
+            f"{type(self).__name__} cannot be combined with a step like pm.DEMetropolis that runs "
+            "its chains in turns. Use pm.DEMetropolisZ, which needs one chain alone."
+        )
 
     def start_chain(self) -> None:
         """Forget the last chain and draw u afresh from q(u)."""
@@ -329,53 +344,12 @@ class APMStep(StartsChains, BlockedStep):
         names = [str(node.op) for node in self.target.black_boxes]
         return " or ".join(names) if names else "the estimator"
 
-    # The progress bar
-
-    @staticmethod
-    def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[Any]]]:
-        columns = [
-            TextColumn("{task.fields[evals_per_draw]}", table_column=Column("Evals", ratio=1)),
-            TextColumn("{task.fields[theta_moves]}", table_column=Column("θ moves", ratio=1)),
-            TextColumn("{task.fields[u_moves]}", table_column=Column("u moves", ratio=1)),
-        ]
-        keys = ("evals_per_draw", "theta_moves", "u_moves")
-        return columns, {key: ["-"] * n_chains for key in keys}
-
-    @staticmethod
-    def _make_progressbar_update_functions() -> tuple[Callable[..., dict[str, Any]]]:
-        evals = _RecentMean()
-        theta_moves = _RecentMean()
-        u_moves = _RecentMean()
-
-        def update_stats(stats: dict[str, Any]) -> dict[str, Any]:
-            shown = {"evals_per_draw": f"{evals.of(stats['n_evals']):.1f}"}
-            if "accepted" in stats:
-                shown["theta_moves"] = f"{theta_moves.of(stats['accepted']):.0%}"
-            if "u_accepted" in stats:
-                shown["u_moves"] = f"{u_moves.of(stats['u_accepted']):.0%}"
-            return shown
-
-        return (update_stats,)
-
 
 def _set_value(variable: SharedVariable, u: FloatVector) -> NDArray[np.float64]:
     """Give a vector to the shared variable of a piece of randomness; return it as the array."""
     value: NDArray[np.float64] = variable.tag.apm_randomness.as_array(u)
     variable.set_value(value, borrow=True)
     return value
-
-
-class _RecentMean:
-    """The mean of a statistic over roughly the last hundred draws, for display."""
-
-    def __init__(self) -> None:
-        self._weight = 0.0
-        self._sum = 0.0
-
-    def of(self, value: float) -> float:
-        self._weight = 0.99 * self._weight + 1.0
-        self._sum = 0.99 * self._sum + value
-        return self._sum / self._weight
 
 
 def take_stock(model: pm.Model, steps: Sequence[Any]) -> None:
@@ -399,70 +373,3 @@ def take_stock(model: pm.Model, steps: Sequence[Any]) -> None:
     )
     if names and not gets_our_step:
         raise UnclaimedRandomnessError(unclaimed(names))
-
-
-def continuous_or_all(vars: Any, model: pm.Model | None, step: str) -> list[Any]:
-    """Resolve the variables of a step that takes continuous parameters alone.
-
-    All continuous parameters if none are given; an error for a discrete one that is.
-    """
-    model = pm.modelcontext(model)
-    if vars is None:
-        if not model.continuous_value_vars:
-            raise ModelError(
-                f"The model has no continuous parameter, and {step} takes no others. Use "
-                "apm.APMMetropolis() or apm.PseudoMarginalMH()."
-            )
-        return list(model.continuous_value_vars)
-    variables = get_value_vars_from_user_vars(vars, model)
-    discrete = [v.name for v in variables if v not in model.continuous_value_vars]
-    if discrete:
-        raise ModelError(
-            f"{step} cannot update discrete parameters: {', '.join(discrete)}. Give them to "
-            "apm.APMMetropolis, apm.PseudoMarginalMH or pm.Metropolis, and the continuous ones to "
-            f"{step}, in a list of steps."
-        )
-    return variables
-
-
-def all_variables(vars: Any, model: pm.Model | None) -> list[Any]:
-    """Resolve the variables of a step that takes any parameters; all of them if none are given."""
-    model = pm.modelcontext(model)
-    return list(model.value_vars) if vars is None else get_value_vars_from_user_vars(vars, model)
-
-
-def _choose(
-    randomness: Sequence[SharedVariable], u: Any, kind: str | None, step: str
-) -> list[SharedVariable]:
-    """Find the randomness that a step is to update, among all that the model has."""
-
-    def fits(variable: SharedVariable) -> bool:
-        return kind is None or variable.tag.apm_randomness.kind == kind
-
-    if u is None:
-        chosen = [variable for variable in randomness if fits(variable)]
-        if not chosen:
-            raise ModelError(
-                f"{step} updates {kind} randomness, and the model has none: "
-                + ", ".join(f"{v.name} is {v.tag.apm_randomness.kind}" for v in randomness)
-                + "."
-            )
-        return chosen
-    by_name = {variable.name: variable for variable in randomness}
-    chosen = []
-    if isinstance(u, list | tuple) and not u:
-        raise ModelError(f"{step} was given an empty list of randomness to update.")
-    for item in u if isinstance(u, list | tuple) else [u]:
-        name = item if isinstance(item, str) else getattr(item, "name", None)
-        if name not in by_name:
-            raise ModelError(
-                f"{step} was given {item!r}, which is not randomness of an estimator in the model. "
-                f"There is: {', '.join(by_name)}."
-            )
-        if not fits(by_name[name]):
-            raise ModelError(
-                f"{step} updates {kind} randomness, but {name} is "
-                f"{by_name[name].tag.apm_randomness.kind}."
-            )
-        chosen.append(by_name[name])
-    return chosen

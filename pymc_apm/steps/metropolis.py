@@ -18,7 +18,8 @@ from pymc_apm.adaptation import (
 )
 from pymc_apm.kernels import MetropolisInfo, State, random_walk_metropolis
 from pymc_apm.potential import feeds_potential
-from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, all_variables
+from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
+from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.options import (
     acceptance,
     cholesky_factor,

@@ -10,7 +10,8 @@ from pymc_apm.adaptation import Scale
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import State, metropolis, random_walk
 from pymc_apm.kernels.state import FloatVector
-from pymc_apm.steps.base import APMStep, Point, all_variables
+from pymc_apm.steps.base import APMStep, Point
+from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.metropolis import RandomWalk
 from pymc_apm.steps.options import number
 from pymc_apm.target import THETA, Evaluation

@@ -20,7 +20,8 @@ from pymc_apm.adaptation import (
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import UNLIMITED, SliceInfo, State, linear_slice, random_direction
 from pymc_apm.potential import feeds_potential
-from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, continuous_or_all
+from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
+from pymc_apm.steps.choose import continuous_or_all
 from pymc_apm.steps.options import numbers, one_of, positive_integer
 from pymc_apm.target import THETA, Evaluation
 

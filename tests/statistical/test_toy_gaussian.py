@@ -55,7 +55,7 @@ def test_one_update_keeps_the_exact_joint_distribution(toy, name):
     model, kind = toy
     with model:
         step = METHODS[name]()
-    theta, u, _ = updates_from_exact_draws(step, 2500, kind=kind, n_updates=2, seed=1)
+    theta, u, _ = updates_from_exact_draws(step, 1500, kind=kind, n_updates=2, seed=1)
     assert_exact(z_scores_of_joint(theta, u))
 
 

@@ -165,7 +165,7 @@ def test_pseudo_marginal_mh_keeps_the_clamped_scale_if_tuning_was_too_short_for_
 
 
 @pytest.mark.parametrize("options", [{}, {"step_out": True}, {"directions": "coordinate"}])
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_the_width_of_a_slice_finds_the_scale_of_the_posterior(scale, options):
     model = stretched_toy(scale * np.eye(1))
     with model:
@@ -199,7 +199,7 @@ def test_adaptive_directions_help_where_parameters_are_correlated():
     for directions in ("random", "coordinate", "adaptive"):
         with model:
             step = apm.APMSlice(directions=directions)
-        idata = sample(model, step, tune=2000, draws=2000, random_seed=10)
+        idata = sample(model, step, tune=1500, draws=1500, random_seed=10)
         lag_20[directions] = lag_autocorrelation(idata.posterior["theta"].values.mean(axis=2), 20)
     assert lag_20["adaptive"] < 0.6
     assert lag_20["random"] > lag_20["adaptive"] + 0.2

@@ -46,7 +46,7 @@ def test_a_spawned_process_gives_the_draws_of_one_process():
     runs = []
     for options in ({"cores": 1}, {"cores": 2, "mp_ctx": "spawn"}):
         with model:
-            step = [apm.APMIndependenceU(), apm.APMMetropolis(u_update=None, theta_updates=2)]
+            step = [apm.APMIndependenceU(), pm.Metropolis([model["theta"]])]
         runs.append(sample(model, step, **options))
     assert same_draws(*runs)
 

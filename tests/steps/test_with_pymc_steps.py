@@ -9,7 +9,7 @@ from tests.statistical.checks import assert_exact, theta_of, z_scores_of_run
 from tests.steps.models import sample, toy_gaussian
 
 PYMC_STEPS = {
-    "NUTS": (pm.NUTS, 500),
+    "NUTS": (pm.NUTS, 400),
     "Slice": (pm.Slice, 1000),
     "Metropolis": (pm.Metropolis, 1500),
     "DEMetropolisZ": (pm.DEMetropolisZ, 1500),
