@@ -6,10 +6,13 @@ own transition rule.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pymc_apm.kernels import SliceInfo
 
 FIRST_WINDOW = 100
 """Draws in the first window from which a covariance is learnt; each window is twice the last."""
@@ -187,6 +190,21 @@ class Width(NamedTuple):
     mean_log: float = 0.0
 
 
+def tune_widths(
+    widths: Sequence[Width], infos: Sequence[SliceInfo], steps_out: bool
+) -> list[Width]:
+    """Tune several widths after an update along each of their lines; see :func:`tune_width`."""
+    return [
+        tune_width(
+            width,
+            info.n_evals - info.n_step_out - 1,
+            # The last evaluation at either end finds it outside of the slice.
+            max(info.n_step_out - 2, 0) if steps_out else None,
+        )
+        for width, info in zip(widths, infos, strict=True)
+    ]
+
+
 def tune_width(learnt: Width, n_rejected: int, n_expanded: int | None) -> Width:
     """Tune the width of the bracket after an update.
 
@@ -217,6 +235,51 @@ def tune_width(learnt: Width, n_rejected: int, n_expanded: int | None) -> Width:
 def freeze_width(learnt: Width) -> Width:
     """Return the width to use after tuning: the average, which is less noisy than the last one."""
     return Width(math.exp(learnt.mean_log)) if learnt.n_updates >= ENOUGH else learnt
+
+
+PILOT_DRAWS = 40
+"""Length of the pilot with which tuning starts."""
+
+TUNED_WIDTH = 3.0
+"""A good width of the bracket, in standard deviations of the parameter."""
+
+
+class Pilot(NamedTuple):
+    """The first draws of tuning: slice sampling along each parameter, to learn its scale.
+
+    A random walk, or a line in a random direction, goes no further than the narrowest parameter
+    allows, and would take long to find out that another one is a thousand times as wide. The width
+    of a slice sampler finds the scale of its own parameter exponentially quickly.
+
+    Attributes
+    ----------
+    widths : list of Width
+    n_draws : int
+        Draws made so far.
+    """
+
+    widths: list[Width]
+    n_draws: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the scales have been learnt."""
+        return self.n_draws >= PILOT_DRAWS
+
+    @property
+    def cholesky(self) -> NDArray[np.float64]:
+        """The scales, as the factor of a diagonal covariance."""
+        return np.diag([freeze_width(width).width / TUNED_WIDTH for width in self.widths])
+
+
+def start_pilot(dim: int) -> Pilot:
+    """Start a pilot, with brackets of width 1."""
+    return Pilot([Width(1.0)] * dim)
+
+
+def learn_from_pilot(pilot: Pilot, infos: Sequence[SliceInfo]) -> Pilot:
+    """Take one more draw of the pilot into account."""
+    return Pilot(tune_widths(pilot.widths, infos, steps_out=False), pilot.n_draws + 1)
 
 
 def _averaged(mean_log: float, value: float, n_updates: int) -> float:

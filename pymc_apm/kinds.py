@@ -125,9 +125,9 @@ class Randomness(ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Claims are held by steps of one process; a step that was sent elsewhere claims anew there.
+        # The flag stays as it is: PyTensor does not allow a value to change while it unpickles.
         self.__dict__.update(state)
         self._owners = weakref.WeakSet()
-        self._count_owners()
 
 
 class NormalArray(Randomness):

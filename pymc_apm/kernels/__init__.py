@@ -23,7 +23,13 @@ from pymc_apm.kernels.metropolis import (
     random_walk_metropolis,
 )
 from pymc_apm.kernels.reflective import reflect, reflective_slice
-from pymc_apm.kernels.slice import UNLIMITED, SliceInfo, linear_slice, random_direction
+from pymc_apm.kernels.slice import (
+    UNLIMITED,
+    SliceInfo,
+    coordinate_slice,
+    linear_slice,
+    random_direction,
+)
 from pymc_apm.kernels.state import LogDensity, State
 
 __all__ = [
@@ -32,6 +38,7 @@ __all__ = [
     "MetropolisInfo",
     "SliceInfo",
     "State",
+    "coordinate_slice",
     "correlated_normal",
     "correlated_uniform",
     "elliptical_slice",

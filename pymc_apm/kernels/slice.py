@@ -9,7 +9,7 @@ for uniform randomness in the files beside this one.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -171,3 +171,37 @@ def linear_slice(
         rng, state, log_density, line, direction, log_height, proposal, lower, upper
     )
     return state, SliceInfo(info.accepted, info.n_evals + n_step_out, n_step_out, info.z)
+
+
+def coordinate_slice(
+    rng: np.random.Generator,
+    state: State,
+    log_density: LogDensity,
+    widths: Sequence[float],
+    max_step_out: int = 0,
+) -> tuple[State, list[SliceInfo]]:
+    """Update the coordinates of the position one after the other by slice sampling.
+
+    Parameters
+    ----------
+    rng : Generator
+    state : State
+    log_density : callable
+    widths : sequence of float
+        Width of the initial bracket for each coordinate.
+    max_step_out : int
+        As for :func:`linear_slice`.
+
+    Returns
+    -------
+    state : State
+    infos : list of SliceInfo
+        One for each coordinate.
+    """
+    infos = []
+    for coordinate, width in enumerate(widths):
+        direction = np.zeros(state.position.size)
+        direction[coordinate] = 1.0
+        state, info = linear_slice(rng, state, log_density, direction, width, max_step_out)
+        infos.append(info)
+    return state, infos

@@ -7,16 +7,25 @@ import pymc as pm
 from numpy.typing import ArrayLike
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
+from pymc.vartypes import discrete_types
 
 from pymc_apm.adaptation import (
     Covariance,
+    Pilot,
     Scale,
     freeze_scale,
     learn_covariance,
+    learn_from_pilot,
     start_covariance,
+    start_pilot,
     tune_scale,
 )
-from pymc_apm.kernels import MetropolisInfo, State, random_walk_metropolis
+from pymc_apm.kernels import (
+    MetropolisInfo,
+    State,
+    coordinate_slice,
+    random_walk_metropolis,
+)
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
 from pymc_apm.steps.choose import all_variables
@@ -33,6 +42,7 @@ from pymc_apm.target import THETA, Evaluation
 class RandomWalkState(APMState):
     """The part of the step that belongs to a chain."""
 
+    pilot: Pilot
     learnt_covariance: Covariance
     learnt_scale: Scale
 
@@ -67,6 +77,7 @@ class RandomWalk(APMStep):
         """Forget what was learnt while tuning."""
         dim = self.target.layout.size
         cholesky = np.eye(dim) if self.fixed_cholesky is None else self.fixed_cholesky
+        self.pilot = start_pilot(dim)
         self.learnt_covariance = start_covariance(cholesky)
         self.learnt_scale = Scale(self._default_scaling() if self.scaling is None else self.scaling)
 
@@ -79,8 +90,20 @@ class RandomWalk(APMStep):
             self.learnt_scale = freeze_scale(self.learnt_scale, self.target_accept)
         super().stop_tuning()
 
+    @property
+    def _learns_covariance(self) -> bool:
+        return self.fixed_cholesky is None and self.scaling is None
+
+    @property
+    def _is_in_pilot(self) -> bool:
+        # There is no slice sampling of integers.
+        is_possible = self._learns_covariance and self._discrete is None
+        return self.tune and is_possible and not self.pilot.is_over
+
     def walk(self, state: State) -> tuple[State, MetropolisInfo]:
         """Update theta once, with u clamped; learn from it while tuning."""
+        if self._is_in_pilot:
+            return self._walk_pilot(state)
         state, info = random_walk_metropolis(
             self.rng,
             state,
@@ -93,9 +116,17 @@ class RandomWalk(APMStep):
             self.learnt_scale = tune_scale(self.learnt_scale, info.accept_rate, self.target_accept)
         return state, info
 
+    def _walk_pilot(self, state: State) -> tuple[State, MetropolisInfo]:
+        widths = [learnt.width for learnt in self.pilot.widths]
+        state, infos = coordinate_slice(self.rng, state, self._theta_density, widths)
+        self.pilot = learn_from_pilot(self.pilot, infos)
+        if self.pilot.is_over:
+            self.learnt_covariance = start_covariance(self.pilot.cholesky)
+        return state, MetropolisInfo(any(info.accepted for info in infos), 1.0)
+
     def learn(self, evaluation: Evaluation) -> None:
         """Take the parameters of a draw into account for the covariance of the proposals."""
-        if self.fixed_cholesky is not None or self.scaling is not None:
+        if not self._learns_covariance or self._is_in_pilot:
             return
         self.learnt_covariance, changed = learn_covariance(
             self.learnt_covariance, self.target.value(evaluation, THETA)
@@ -221,4 +252,4 @@ class APMMetropolis(RandomWalk):
         """Claim the discrete parameters of estimators; the others are for slice sampling."""
         if not feeds_potential(var):
             return Competence.INCOMPATIBLE
-        return Competence.IDEAL if var.dtype in pm.discrete_types else Competence.COMPATIBLE
+        return Competence.IDEAL if var.dtype in discrete_types else Competence.COMPATIBLE

@@ -8,31 +8,41 @@ import pymc as pm
 from numpy.typing import ArrayLike, NDArray
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
+from pymc.vartypes import continuous_types
 
 from pymc_apm.adaptation import (
+    TUNED_WIDTH,
     Covariance,
+    Pilot,
     Width,
     freeze_width,
     learn_covariance,
+    learn_from_pilot,
     start_covariance,
-    tune_width,
+    start_pilot,
+    tune_widths,
 )
 from pymc_apm.errors import ModelError
-from pymc_apm.kernels import UNLIMITED, SliceInfo, State, linear_slice, random_direction
+from pymc_apm.kernels import (
+    UNLIMITED,
+    SliceInfo,
+    State,
+    coordinate_slice,
+    linear_slice,
+    random_direction,
+)
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
 from pymc_apm.steps.choose import continuous_or_all
 from pymc_apm.steps.options import numbers, one_of, positive_integer
 from pymc_apm.target import THETA, Evaluation
 
-TUNED_START = 3.0
-"""The width to start from, in standard deviations, where these have been learnt."""
-
 
 @dataclass_state
 class APMSliceState(APMState):
     """The part of the step that belongs to a chain."""
 
+    pilot: Pilot
     covariance: Covariance
     widths: list[Width]
 
@@ -141,6 +151,7 @@ class APMSlice(APMStep):
         shape = np.eye(dim)
         if self.width is not None and self.directions == "random":
             shape = np.diag(self.width)
+        self.pilot = start_pilot(dim)
         self.covariance = start_covariance(shape)
         if self.directions == "coordinate":
             self.widths = [Width(w) for w in (np.ones(dim) if self.width is None else self.width)]
@@ -153,67 +164,84 @@ class APMSlice(APMStep):
             self.widths = [freeze_width(width) for width in self.widths]
         super().stop_tuning()
 
+    @property
+    def _learns_covariance(self) -> bool:
+        return self.directions == "adaptive" or (self.directions == "random" and self.width is None)
+
     def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
         """Update u, then theta."""
         evaluation, u_infos = self.update_u(evaluation)
         state = self.theta_state(evaluation)
-        n_accepted = n_lines = 0
+        infos: list[SliceInfo] = []
         total_width = 0.0
         for _ in range(self.theta_updates):
-            for line in range(len(self.widths)):
-                state, info, width = self._update_along(state, line)
-                n_accepted += info.accepted
-                n_lines += 1
-                total_width += width
-        if self.tune:
+            state, new_infos, width = self._update_theta(state)
+            infos += new_infos
+            total_width += width
+        if self.tune and self._learns_covariance and self.pilot.is_over:
             self._learn(self.target.value(state.memo, THETA))
         return state.memo, {
-            "accepted": n_accepted / n_lines,
+            "accepted": sum(info.accepted for info in infos) / len(infos),
             "u_accepted": sum(i.accepted for i in u_infos) / len(u_infos) if u_infos else 0.0,
-            "width": total_width / n_lines,
+            "width": total_width / self.theta_updates,
         }
 
-    def _update_along(self, state: State, line: int) -> tuple[State, SliceInfo, float]:
-        """Update theta along one line; return also the length of the bracket."""
-        width = self.widths[line].width
+    def _update_theta(self, state: State) -> tuple[State, list[SliceInfo], float]:
+        """Update theta once; return also the length of the bracket."""
+        if self.tune and self._learns_covariance and not self.pilot.is_over:
+            return self._update_pilot(state)
         if self.directions == "coordinate":
-            direction = np.zeros(self.target.layout.size)
-            direction[line] = 1.0
-            length = 1.0
+            widths = [learnt.width for learnt in self.widths]
+            width = sum(widths) / len(widths)
+            state, infos = coordinate_slice(
+                self.rng, state, self._theta_density, widths, self.max_step_out
+            )
         else:
             direction = random_direction(self.rng, self.covariance.cholesky)
             length = math.sqrt(np.dot(direction, direction))
             if self.directions == "adaptive" and self.width is not None:
                 direction *= self.width[0] / length
                 length = self.width[0]
-        state, info = linear_slice(
-            self.rng, state, self._theta_density, direction, width, self.max_step_out
-        )
+            width = self.widths[0].width * length
+            state, info = linear_slice(
+                self.rng,
+                state,
+                self._theta_density,
+                direction,
+                self.widths[0].width,
+                self.max_step_out,
+            )
+            infos = [info]
         if self.tune and self.width is None:
-            self._tune_width(line, info)
-        return state, info, width * length
+            self.widths = tune_widths(self.widths, infos, steps_out=self.max_step_out > 0)
+        return state, infos, width
 
-    def _tune_width(self, line: int, info: SliceInfo) -> None:
-        n_rejected = info.n_evals - info.n_step_out - 1
-        # The last evaluation at either end finds it outside of the slice.
-        n_expanded = max(info.n_step_out - 2, 0) if self.max_step_out else None
-        self.widths[line] = tune_width(self.widths[line], n_rejected, n_expanded)
+    def _update_pilot(self, state: State) -> tuple[State, list[SliceInfo], float]:
+        widths = [learnt.width for learnt in self.pilot.widths]
+        state, infos = coordinate_slice(self.rng, state, self._theta_density, widths)
+        self.pilot = learn_from_pilot(self.pilot, infos)
+        if self.pilot.is_over:
+            self._use(start_covariance(self.pilot.cholesky))
+        return state, infos, sum(widths) / len(widths)
 
     def _learn(self, theta: NDArray[np.float64]) -> None:
-        if self.directions == "coordinate" or (
-            self.directions == "random" and self.width is not None
-        ):
-            return
-        self.covariance, changed = learn_covariance(
+        learnt, changed = learn_covariance(
             self.covariance, theta, diagonal=self.directions == "random"
         )
-        if changed and self.width is None:
-            self.widths = [Width(TUNED_START)]
+        if changed:
+            self._use(learnt)
+        else:
+            self.covariance = learnt
+
+    def _use(self, covariance: Covariance) -> None:
+        self.covariance = covariance
+        if self.width is None:
+            self.widths = [Width(TUNED_WIDTH)]
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:
         """Claim the continuous parameters of estimators."""
-        if feeds_potential(var) and var.dtype in pm.continuous_types:
+        if feeds_potential(var) and var.dtype in continuous_types:
             return Competence.IDEAL
         return Competence.INCOMPATIBLE
 
