@@ -7,11 +7,11 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from models import PYTHON, QUIET, mixed_toy, toy_gaussian
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError, UnclaimedRandomnessError
 from pymc_apm.potential import feeds_potential
+from tests.models import PYTHON, QUIET, mixed_toy, toy_gaussian
 
 FEW_DRAWS = {"draws": 3, "tune": 3, "chains": 1, "cores": 1, "random_seed": 1, **QUIET}
 

@@ -6,10 +6,10 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
-from models import PYTHON, QUIET, mixed_toy, toy_gaussian
 
 import pymc_apm as apm
-from pymc_apm.errors import ModelError
+from pymc_apm.errors import ModelError, UnclaimedRandomnessError
+from tests.models import PYTHON, QUIET, mixed_toy, toy_gaussian
 
 DECLARE = [apm.StandardNormal, apm.StandardUniform]
 
@@ -221,11 +221,12 @@ def test_a_pickled_model_is_complete_and_independent_of_the_first():
     assert not np.array_equal(copy["u"].get_value(), model["u"].get_value())
 
 
-def test_a_model_that_is_pickled_without_its_step_is_unclaimed():
+def test_a_model_that_is_pickled_without_its_step_is_refused_by_sample():
     model = toy_gaussian(2)
     with model:
         step = apm.APMSlice(compile_kwargs=PYTHON)
     copy = cloudpickle.loads(cloudpickle.dumps(model))
+    with copy, pytest.raises(UnclaimedRandomnessError, match="'u'"):
+        pm.sample(step=pm.Metropolis(compile_kwargs=PYTHON), draws=2, tune=2, cores=1)
     assert is_claimed(model["u"])
-    assert not is_claimed(copy["u"])
     assert step is not None

@@ -4,10 +4,10 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from models import PYTHON, QUIET, SETUP_RUNS, Calls, PythonOp, run
 
 import pymc_apm as apm
 from pymc_apm.target import REST, THETA, Target
+from tests.models import PYTHON, QUIET, SETUP_RUNS, Calls, PythonOp, run
 
 STEPS = {
     "slice": lambda **options: apm.APMSlice(**options),

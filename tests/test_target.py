@@ -4,10 +4,10 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from models import PYTHON, PythonOp, run
 
 import pymc_apm as apm
 from pymc_apm.target import IMPOSSIBLE, REST, THETA, Evaluation, Target
+from tests.models import PYTHON, PythonOp, run
 
 
 def transformed():

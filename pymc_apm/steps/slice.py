@@ -168,6 +168,11 @@ class APMSlice(APMStep):
     def _learns_covariance(self) -> bool:
         return self.directions == "adaptive" or (self.directions == "random" and self.width is None)
 
+    @property
+    def _is_in_pilot(self) -> bool:
+        learns_scales = self.width is None and self.directions != "coordinate"
+        return self.tune and learns_scales and not self.pilot.is_over
+
     def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
         """Update u, then theta."""
         evaluation, u_infos = self.update_u(evaluation)
@@ -178,7 +183,7 @@ class APMSlice(APMStep):
             state, new_infos, width = self._update_theta(state)
             infos += new_infos
             total_width += width
-        if self.tune and self._learns_covariance and self.pilot.is_over:
+        if self.tune and self._learns_covariance and not self._is_in_pilot:
             self._learn(self.target.value(state.memo, THETA))
         return state.memo, {
             "accepted": sum(info.accepted for info in infos) / len(infos),
@@ -188,7 +193,7 @@ class APMSlice(APMStep):
 
     def _update_theta(self, state: State) -> tuple[State, list[SliceInfo], float]:
         """Update theta once; return also the length of the bracket."""
-        if self.tune and self._learns_covariance and not self.pilot.is_over:
+        if self._is_in_pilot:
             return self._update_pilot(state)
         if self.directions == "coordinate":
             widths = [learnt.width for learnt in self.widths]

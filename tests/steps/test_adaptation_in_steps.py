@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_apm as apm
-from pymc_apm.adaptation import FIRST_WINDOW
+from pymc_apm.adaptation import FIRST_WINDOW, PILOT_DRAWS
 from tests.steps.models import COMPLETE, STEPS, run, sample, start_chain, toy_gaussian
 
 
@@ -143,7 +143,8 @@ def test_pseudo_marginal_mh_makes_clamped_updates_while_it_learns():
         learning, fixed = apm.PseudoMarginalMH(), apm.PseudoMarginalMH(scaling=0.5)
     for step, n_evals in ((learning, 2), (fixed, 1)):
         start_chain(step, 6)
-        points, stats = run(step, model.initial_point(), 30)
+        points, _ = run(step, model.initial_point(), PILOT_DRAWS)
+        points, stats = run(step, points[-1], 30)
         assert {stat["n_evals"] for stat in stats} == {n_evals}
         step.stop_tuning()
         assert {stat["n_evals"] for stat in run(step, points[-1], 30)[1]} == {1}
@@ -159,6 +160,31 @@ def test_pseudo_marginal_mh_keeps_the_clamped_scale_if_tuning_was_too_short_for_
     step.stop_tuning()
     assert step.learnt_scale.scaling != pytest.approx(2.56 / np.sqrt(2))
     assert 0.2 < step.learnt_scale.scaling < 10.0
+
+
+def test_the_pilot_updates_each_parameter_by_slice_sampling_and_then_makes_way():
+    model = toy_gaussian(dim=3)
+    with model:
+        steps = [apm.APMSlice(), apm.APMMetropolis(), apm.PseudoMarginalMH()]
+    for step in steps:
+        start_chain(step, 8)
+        points, stats = run(step, model.initial_point(), PILOT_DRAWS)
+        assert all(stat["n_theta_evals"] >= 3 for stat in stats)
+        assert step.pilot.is_over
+        _, stats = run(step, points[-1], 50)
+        assert np.mean([stat["n_theta_evals"] for stat in stats]) < 3
+
+
+@pytest.mark.parametrize("make", [apm.APMSlice, apm.APMMetropolis, apm.PseudoMarginalMH])
+def test_parameters_a_million_times_as_wide_as_others_are_explored_after_default_tuning(make):
+    scales = np.array([1e-3, 1.0, 1e3])
+    model = stretched_toy(np.diag(scales))
+    with model:
+        step = make()
+    idata = sample(model, step, draws=3000, tune=1000, chains=2, random_seed=3)
+    spread = idata.posterior["theta"].values.std(axis=1) / scales
+    assert (spread > 0.7).all()
+    assert (spread < 1.4).all()
 
 
 # Slices
