@@ -11,6 +11,7 @@ from pymc.pytensorf import compile as compile_pymc
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep
 from pymc.util import get_random_generator
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 
@@ -53,6 +54,19 @@ def add_convergence_check(check: Callable[[Any], list[str]]) -> None:
 
     run_convergence_checks.apm_check = check  # type: ignore[attr-defined]
     pymc.sampling.mcmc.run_convergence_checks = run_convergence_checks
+
+
+def get_shared(variable: SharedVariable) -> np.ndarray:
+    """Return the value of a shared variable, not a copy of it."""
+    return variable.container.storage[0]
+
+
+def set_shared(variable: SharedVariable, value: np.ndarray) -> None:
+    """Give a value of the right type and shape to a shared variable, without a copy or a check.
+
+    The checks of ``set_value`` cost more than an update of a small u.
+    """
+    variable.container.storage[0] = value
 
 
 def before_sampling(hook: Callable[[Any, list[BlockedStep]], None]) -> None:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,6 +98,8 @@ def black_box(
         return functools.partial(black_box, outputs=outputs, gradient=gradient)
     if not callable(fn):
         raise ModelError(f"apm.black_box takes a function, got {fn!r}.")
+    if not isinstance(fn, Hashable):
+        fn = functools.partial(fn)  # which is the same and has a hash, as PyTensor wants
     return _Function(fn, _checked_outputs(outputs), gradient)
 
 
@@ -130,6 +132,13 @@ class _Function:
                 )
             args = bound.args
         inputs = [self._as_variable(position, arg) for position, arg in enumerate(args)]
+        sources = [source.name for source in map(_source, inputs) if source is not None]
+        repeated = {name for name in sources if sources.count(name) > 1}
+        if repeated:
+            raise ModelError(
+                f"The black box {_name(self.fn)} was given {', '.join(sorted(repeated))} more than "
+                "once: its arguments would yield the same random numbers."
+            )
         op = BlackBox(
             self.fn, self.outputs, tuple(_source(variable) for variable in inputs), self.gradient
         )
@@ -234,7 +243,8 @@ class BlackBox(Op):
                     f"{self} must return {output.dtype}, but returned {array.dtype} when called "
                     f"with {self._describe(inputs)}."
                 )
-            checked.append(array.astype(output.dtype, copy=False))
+            # A copy, because the function may use the memory of what it returned for the next call.
+            checked.append(array.astype(output.dtype))
         return checked
 
     def _describe(self, inputs: Sequence[Any]) -> str:
@@ -322,7 +332,8 @@ def _checked_outputs(outputs: Sequence[TensorType] | None) -> tuple[TensorType, 
 
 
 def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__name__", None) or str(fn)
+    function = fn.func if isinstance(fn, functools.partial) else fn
+    return getattr(function, "__name__", None) or str(function)
 
 
 def _read_only(value: Any) -> Any:

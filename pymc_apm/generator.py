@@ -7,6 +7,7 @@ the draws: that is what lets slice sampling shrink to a move that is accepted.
 """
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -58,23 +59,23 @@ class StreamGenerator:
         if size is None:
             number = self._reader.take_one()
             return float(ndtr(number)) if self._reader.is_normal else number
-        numbers = self._reader.take(_count(size))
+        shape = _shape(size)
+        numbers = self._reader.take(math.prod(shape))
         numbers = ndtr(numbers) if self._reader.is_normal else numbers.copy()
-        return numbers.reshape(size)
+        return numbers.reshape(shape)
 
     def _normal(self, size: Size) -> Any:
         if size is None:
             number = self._reader.take_one()
             return number if self._reader.is_normal else float(ndtri(number))
-        numbers = self._reader.take(_count(size))
+        shape = _shape(size)
+        numbers = self._reader.take(math.prod(shape))
         numbers = numbers.copy() if self._reader.is_normal else ndtri(numbers)
-        return numbers.reshape(size)
+        return numbers.reshape(shape)
 
     def _transformed(self, size: Size, inverse: Callable[..., Any], *parameters: ArrayLike) -> Any:
         """Draw uniform numbers of the right shape and put them through an inverse."""
-        if size is None:
-            shape = np.broadcast_shapes(*(np.shape(parameter) for parameter in parameters))
-            size = shape or None
+        size = _broadcast(size, *parameters)
         return inverse(self._uniform(size), *(np.asarray(p)[()] for p in parameters))
 
     # Continuous distributions
@@ -93,8 +94,8 @@ class StreamGenerator:
 
     def normal(self, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw normal numbers."""
-        if size is None:
-            size = np.broadcast_shapes(np.shape(loc), np.shape(scale)) or None
+        _check("scale", scale, np.less, 0)
+        size = _broadcast(size, loc, scale)
         return np.asarray(loc)[()] + np.asarray(scale)[()] * self._normal(size)
 
     def lognormal(self, mean: ArrayLike = 0.0, sigma: ArrayLike = 1.0, size: Size = None) -> Any:
@@ -109,21 +110,27 @@ class StreamGenerator:
 
     def exponential(self, scale: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw exponential numbers."""
+        _check("scale", scale, np.less, 0)
         return self._transformed(size, lambda u, s: -s * np.log1p(-u), scale)
 
     def standard_gamma(
         self, shape: ArrayLike, size: Size = None, dtype: Any = np.float64, out: Any = None
     ) -> Any:
         """Draw standard gamma numbers."""
-        numbers = self._transformed(_size_of(size, out), lambda u, a: gammaincinv(a, u), shape)
+        _check("shape", shape, np.less, 0)
+        numbers = self._transformed(_size_of(size, out), _gamma_inverse, shape)
         return _deliver(numbers, dtype, out)
 
     def gamma(self, shape: ArrayLike, scale: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw gamma numbers."""
-        return self._transformed(size, lambda u, a, s: s * gammaincinv(a, u), shape, scale)
+        _check("shape", shape, np.less, 0)
+        _check("scale", scale, np.less, 0)
+        return self._transformed(size, lambda u, a, s: s * _gamma_inverse(u, a), shape, scale)
 
     def beta(self, a: ArrayLike, b: ArrayLike, size: Size = None) -> Any:
         """Draw beta numbers."""
+        _check("a", a, np.less_equal, 0)
+        _check("b", b, np.less_equal, 0)
         return self._transformed(size, lambda u, a, b: betaincinv(a, b, u), a, b)
 
     # Discrete distributions
@@ -142,6 +149,11 @@ class StreamGenerator:
         high = np.asarray(high) + (1 if endpoint else 0)
         if np.any(np.asarray(low) >= high):
             raise ValueError("low >= high")
+        kind = np.dtype(dtype)
+        if kind.kind in "iu" and (
+            np.any(np.asarray(low) < np.iinfo(kind).min) or np.any(high - 1 > np.iinfo(kind).max)
+        ):
+            raise ValueError(f"low or high is out of bounds for {kind}")
 
         def inverse(u: Any, low: Any, high: Any) -> Any:
             # Rounding may take the largest u to high itself.
@@ -151,10 +163,14 @@ class StreamGenerator:
 
     def poisson(self, lam: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw Poisson counts."""
+        _check("lam", lam, np.less, 0)
         return np.asarray(self._transformed(size, poisson.ppf, lam)).astype(np.int64)[()]
 
     def binomial(self, n: ArrayLike, p: ArrayLike, size: Size = None) -> Any:
         """Draw binomial counts."""
+        _check("n", n, np.less, 0)
+        _check("p", p, np.less, 0)
+        _check("p", p, np.greater, 1)
         return np.asarray(self._transformed(size, binom.ppf, n, p)).astype(np.int64)[()]
 
     def choice(
@@ -168,24 +184,22 @@ class StreamGenerator:
     ) -> Any:
         """Draw from the elements of ``a``, or from the integers below it."""
         values = np.asarray(a)
+        if values.ndim == 0 and values.dtype.kind not in "iu":
+            raise ValueError(f"a must be a sequence or an integer, not {a!r}")
         population = int(values) if values.ndim == 0 else values.shape[axis]
-        n_drawn = 1 if size is None else _count(size)
+        n_drawn = 1 if size is None else math.prod(_shape(size))
         if population <= 0 and n_drawn > 0:
             raise ValueError("a cannot be empty unless no samples are taken")
         if p is not None:
             p = _checked_probabilities(p, population)
-        if replace:
+        if n_drawn == 0:
+            index = np.zeros(0, dtype=np.int64)
+        elif replace:
             index = self._index(population, n_drawn, p)
         else:
             index = self._index_without_replacement(population, n_drawn, p)
-        if size is None:
-            chosen = index[0]
-            return chosen if values.ndim == 0 else np.take(values, chosen, axis=axis)[()]
-        if values.ndim == 0:
-            return index.reshape(size)
-        shape = values.shape
-        taken = np.take(values, index, axis=axis)
-        return taken.reshape(shape[:axis] + tuple(np.atleast_1d(size)) + shape[axis + 1 :])
+        index = index[0] if size is None else index.reshape(_shape(size))
+        return index if values.ndim == 0 else np.take(values, index, axis=axis)
 
     def _index(self, population: int, n: int, p: NDArray[np.float64] | None) -> NDArray[np.int64]:
         if p is None:
@@ -221,12 +235,42 @@ class StreamGenerator:
             x[:] = [x[i] for i in order]
 
 
-def _count(size: int | tuple[int, ...]) -> int:
-    return math.prod(size) if isinstance(size, tuple | list) else int(size)
+def _shape(size: Any) -> tuple[int, ...]:
+    """Return a size as a tuple; a negative one would read the stream backwards."""
+    shape = tuple(operator.index(length) for length in np.atleast_1d(size).tolist())
+    if any(length < 0 for length in shape):
+        raise ValueError("negative dimensions are not allowed")
+    return shape
+
+
+def _broadcast(size: Size, *parameters: ArrayLike) -> Size:
+    """Return the shape to draw: that of the parameters, or one that they fit into."""
+    shape = np.broadcast_shapes(*(np.shape(parameter) for parameter in parameters))
+    if size is None:
+        return shape or None
+    if np.broadcast_shapes(shape, _shape(size)) != _shape(size):
+        raise ValueError(
+            f"Output size {size} is not compatible with the shape {shape} of the parameters."
+        )
+    return size
+
+
+def _check(name: str, value: ArrayLike, is_wrong: Callable[..., Any], bound: float) -> None:
+    if np.any(is_wrong(value, bound)):
+        raise ValueError(f"{name} is out of range: {value!r}")
+
+
+def _gamma_inverse(u: Any, shape: Any) -> Any:
+    is_zero = np.equal(shape, 0)
+    return np.where(is_zero, 0.0, gammaincinv(np.where(is_zero, 1.0, shape), u))[()]
 
 
 def _size_of(size: Size, out: Any) -> Size:
-    return size if out is None else out.shape
+    if out is None:
+        return size
+    if size is not None and _shape(size) != out.shape:
+        raise ValueError("size must match out.shape when used together")
+    return tuple(out.shape)
 
 
 def _deliver(numbers: Any, dtype: Any, out: Any) -> Any:

@@ -47,15 +47,22 @@ class Evaluation(NamedTuple):
         The log density with respect to q(u); ``-inf`` where the prior or the estimate is zero.
     log_estimate : float
         The sum of the log-estimates alone.
+    log_prior, log_exact : float
+        The other parts of it: the prior, and the likelihood of observed variables.
     """
 
     values: tuple[Any, ...]
     log_density: float
     log_estimate: float
+    log_prior: float
+    log_exact: float
 
 
-IMPOSSIBLE = Evaluation((), -np.inf, -np.inf)
+IMPOSSIBLE = Evaluation((), -np.inf, -np.inf, -np.inf, 0.0)
 """The evaluation where the prior is zero: nothing else was computed."""
+
+NOTHING = Evaluation((), 0.0, 0.0, 0.0, 0.0)
+"""What to start from: no term has been computed yet."""
 
 
 class _Call(NamedTuple):
@@ -71,6 +78,7 @@ class _Plan(NamedTuple):
 
     prior: tuple[_Call, ...]
     others: tuple[_Call, ...]
+    computes_exact: bool
     computes_estimate: bool
     changes_theta: bool
 
@@ -98,7 +106,7 @@ class Density:
         else:
             for place, value in zip(self._places, position, strict=True):
                 values[place] = value
-        new = self._target._run(values, self._plan)
+        new = self._target._run(values, self._plan, evaluation)
         return new.log_density, new
 
 
@@ -221,7 +229,7 @@ class Target:
         places: list[Any] = [None] * self._n_values
         for name, place in self._place.items():
             places[place] = values[name]
-        return self._run(places, _plan(self._stages, self._blocks))
+        return self._run(places, _plan(self._stages, self._blocks), NOTHING)
 
     def along(self, *names: str) -> "Density":
         """Return the log density as a function of some blocks, in the form that kernels take."""
@@ -251,27 +259,29 @@ class Target:
         """Set all counts to zero."""
         self.n_evals = self.n_theta_evals = self.n_nan = 0
 
-    def _run(self, values: list[Any], plan: _Plan) -> Evaluation:
-        """Run the stages of a plan; ``values`` is changed and becomes part of the evaluation."""
+    def _run(self, values: list[Any], plan: _Plan, base: Evaluation) -> Evaluation:
+        """Run the stages of a plan; ``values`` is changed and becomes part of the evaluation.
+
+        What the plan does not compute is taken from an evaluation at the old values.
+        """
         try:
-            for function, inputs, outputs in plan.prior:
-                results = function(*[values[place] for place in inputs])
-                for place, result in zip(outputs, results, strict=True):
-                    values[place] = result
-            log_prior = self._sum("prior", values)
+            log_prior = base.log_prior
+            if plan.prior:
+                _call(plan.prior, values)
+                log_prior = _sum(self._sums["prior"], values)
             if not log_prior > -np.inf:
                 return IMPOSSIBLE
             self.n_evals += plan.computes_estimate
             self.n_theta_evals += plan.changes_theta
-            for function, inputs, outputs in plan.others:
-                results = function(*[values[place] for place in inputs])
-                for place, result in zip(outputs, results, strict=True):
-                    values[place] = result
-            log_estimate = self._sum("estimate", values)
-            log_density = log_prior + self._sum("exact", values) + log_estimate
+            _call(plan.others, values)
+            log_exact = base.log_exact
+            if plan.computes_exact:
+                log_exact = _sum(self._sums["exact"], values)
+            log_estimate = _sum(self._sums["estimate"], values)
         except Exception as error:
             add_context(error, f"The model was being evaluated at {self.describe(values)}.")
             raise
+        log_density = log_prior + log_exact + log_estimate
         if not log_density < np.inf:
             if log_estimate == np.inf:
                 raise EstimatorError(
@@ -282,13 +292,7 @@ class Target:
                 self.n_nan += plan.computes_estimate
                 log_estimate = -np.inf
             log_density = -np.inf
-        return Evaluation(tuple(values), log_density, log_estimate)
-
-    def _sum(self, kind: TermKind, values: Sequence[Any]) -> float:
-        total = 0.0
-        for place in self._sums[kind]:
-            total += float(values[place])
-        return total
+        return Evaluation(tuple(values), log_density, log_estimate, log_prior, log_exact)
 
     def describe(self, values: Sequence[Any]) -> str:
         """Put the parameters into words, on the scale on which the user declared them."""
@@ -300,10 +304,25 @@ class Target:
         )
 
 
+def _call(calls: Iterable[_Call], values: list[Any]) -> None:
+    for function, inputs, outputs in calls:
+        results = function(*[values[place] for place in inputs])
+        for place, result in zip(outputs, results, strict=True):
+            values[place] = result
+
+
+def _sum(places: Iterable[int], values: Sequence[Any]) -> float:
+    total = 0.0
+    for place in places:
+        total += float(values[place])
+    return total
+
+
 def _plan(stages: Sequence[tuple[Stage, _Call]], blocks: Iterable[str]) -> _Plan:
     return _Plan(
         tuple(call for stage, call in stages if stage.is_prior),
         tuple(call for stage, call in stages if not stage.is_prior),
+        any("exact" in stage.sums for stage, _ in stages),
         any("estimate" in stage.sums for stage, _ in stages),
         not {THETA, REST}.isdisjoint(blocks),
     )

@@ -12,7 +12,7 @@ from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_apm._compat import StartsChains
+from pymc_apm._compat import StartsChains, get_shared, set_shared
 from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError, unclaimed
 from pymc_apm.kernels import LogDensity, State
 from pymc_apm.kernels.state import FloatVector
@@ -110,6 +110,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
             )
             for variable in chosen
         ]
+        self._streams = [v.name for v in chosen if v.tag.apm_randomness.is_lazy]
         self._evaluation: Evaluation | None = None
         # The last u of the chain, as a vector and as the array that the shared variable holds.
         self._written_u: dict[str, FloatVector] = {}
@@ -221,9 +222,8 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
 
     def settle(self, evaluation: Evaluation) -> Evaluation:
         """Keep of each stream just what the estimate used, before it moves."""
-        for variable, *_ in self._u_blocks:
-            if variable.tag.apm_randomness.is_lazy:
-                evaluation = self.target.settle(evaluation, variable.name, self.rng)
+        for name in self._streams:
+            evaluation = self.target.settle(evaluation, name, self.rng)
         return evaluation
 
     def theta_state(self, evaluation: Evaluation) -> State:
@@ -246,10 +246,10 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         changed: dict[str, FloatVector] = {}
         if theta.tobytes() != target.value(evaluation, THETA).tobytes():
             changed[THETA] = theta
-        if rest.tobytes() != target.value(evaluation, REST).tobytes():
+        if rest.size and rest.tobytes() != target.value(evaluation, REST).tobytes():
             changed[REST] = rest
         for variable in target.randomness:
-            value = variable.get_value(borrow=True)
+            value = get_shared(variable)
             if value is not self._seen_u.get(variable.name):
                 u = value.reshape(-1)
                 if not np.array_equal(u, target.value(evaluation, variable.name)):
@@ -348,7 +348,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
 def _set_value(variable: SharedVariable, u: FloatVector) -> NDArray[np.float64]:
     """Give a vector to the shared variable of a piece of randomness; return it as the array."""
     value: NDArray[np.float64] = variable.tag.apm_randomness.as_array(u)
-    variable.set_value(value, borrow=True)
+    set_shared(variable, value)
     return value
 
 

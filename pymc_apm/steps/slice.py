@@ -177,9 +177,8 @@ class APMSlice(APMStep):
         """Update u, then theta."""
         evaluation, u_infos = self.update_u(evaluation)
         state = self.theta_state(evaluation)
-        infos: list[SliceInfo] = []
-        total_width = 0.0
-        for _ in range(self.theta_updates):
+        state, infos, total_width = self._update_theta(state)
+        for _ in range(self.theta_updates - 1):
             state, new_infos, width = self._update_theta(state)
             infos += new_infos
             total_width += width
