@@ -22,7 +22,7 @@ venv: $(VENV)/.installed-dev  ## make the virtual environment with everything fo
 demo: $(VENV)/.installed-examples  ## sample the paper's toy Gaussian with every method
 	$(BIN)/python examples/toy_gaussian.py
 
-test: $(VENV)/.installed-test  ## run the tests that are not slow
+test: $(VENV)/.installed-test $(VENV)/.installed-particles  ## run the tests that are not slow
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 test-slow: $(VENV)/.installed-test  ## run the slow statistical tests
@@ -45,6 +45,12 @@ clean:  ## delete the virtual environments, caches and build products
 
 $(VENV)/.made-by-make:
 	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The package particles asks for an old numpy, but works with the one that PyTensor needs.
+$(VENV)/.installed-particles: $(VENV)/.installed-test
+	$(PIP_INSTALL) joblib scikit-learn
+	$(PIP_INSTALL) --no-deps particles
 	@touch $@
 
 # One stamp for each extra of pyproject.toml: installed again when that file changes.

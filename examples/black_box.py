@@ -189,13 +189,13 @@ def particles_example(seed: int) -> Example:
     from particles import state_space_models
 
     np.random.seed(seed)  # noqa: NPY002  the package draws from numpy's global generator
-    _, y = state_space_models.StochVol(mu=-1.0, rho=0.9, sigma=0.4).simulate(60)
+    _, y = state_space_models.StochVol(mu=-1.0, rho=0.9, sigma=0.4).simulate(40)
 
     @apm.black_box
     def log_likelihood(mu: float, sigma: float, rng: np.random.Generator) -> float:
         np.random.seed(rng.integers(2**32))  # noqa: NPY002
         volatility = state_space_models.StochVol(mu=mu, rho=0.9, sigma=sigma)
-        bootstrap = particles.SMC(state_space_models.Bootstrap(volatility, y), N=200)
+        bootstrap = particles.SMC(state_space_models.Bootstrap(volatility, y), N=100)
         bootstrap.run()
         return float(bootstrap.logLt)
 
