@@ -9,7 +9,7 @@ costs nothing afterwards, and an accepted one brings its stages along.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -22,6 +22,7 @@ from pytensor.graph.replace import clone_replace
 from pymc_apm._compat import compile_function
 from pymc_apm.black_box import black_boxes_in, used_numbers
 from pymc_apm.errors import EstimatorError, add_context, describe_value
+from pymc_apm.kernels.state import FloatVector
 from pymc_apm.kernels.stream import settled
 from pymc_apm.layout import Layout
 from pymc_apm.randomness import randomness_in
@@ -32,8 +33,6 @@ THETA = ":theta"
 
 REST = ":rest"
 """The block of all other parameters of the model."""
-
-FloatVector: TypeAlias = NDArray[np.float64]
 
 
 class Evaluation(NamedTuple):

@@ -99,7 +99,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
                 "and add the log-estimate with apm.Potential, or sample with the steps of PyMC."
             )
         chosen = choose_randomness(self.target.randomness, u, kind, name) if u_update else []
-        self._theta_density = self.target.along(THETA)
+        self._theta_density: LogDensity = self.target.along(THETA)
         self._u_blocks = [
             _UBlock(
                 variable,
@@ -350,6 +350,11 @@ def _set_value(variable: SharedVariable, u: FloatVector) -> NDArray[np.float64]:
     value: NDArray[np.float64] = variable.tag.apm_randomness.as_array(u)
     set_shared(variable, value)
     return value
+
+
+def share_accepted(infos: Sequence[Any]) -> float:
+    """Return the share of updates that moved what they update; none if there was none."""
+    return sum(info.accepted for info in infos) / len(infos) if infos else 0.0
 
 
 def take_stock(model: pm.Model, steps: Sequence[Any]) -> None:

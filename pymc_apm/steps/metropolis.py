@@ -15,19 +15,13 @@ from pymc_apm.adaptation import (
     Scale,
     freeze_scale,
     learn_covariance,
-    learn_from_pilot,
     start_covariance,
     start_pilot,
     tune_scale,
 )
-from pymc_apm.kernels import (
-    MetropolisInfo,
-    State,
-    coordinate_slice,
-    random_walk_metropolis,
-)
+from pymc_apm.kernels import MetropolisInfo, State, random_walk_metropolis
 from pymc_apm.potential import feeds_potential
-from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
+from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, share_accepted
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.options import (
     acceptance,
@@ -35,6 +29,7 @@ from pymc_apm.steps.options import (
     positive_integer,
     positive_number,
 )
+from pymc_apm.steps.pilot import HasPilot
 from pymc_apm.target import THETA, Evaluation
 
 
@@ -47,7 +42,7 @@ class RandomWalkState(APMState):
     learnt_scale: Scale
 
 
-class RandomWalk(APMStep):
+class RandomWalk(HasPilot, APMStep):
     """A step that proposes parameters by a random walk, and learns its scale and covariance."""
 
     _state_class = RandomWalkState
@@ -103,7 +98,10 @@ class RandomWalk(APMStep):
     def walk(self, state: State) -> tuple[State, MetropolisInfo]:
         """Update theta once, with u clamped; learn from it while tuning."""
         if self._is_in_pilot:
-            return self._walk_pilot(state)
+            state, infos = self.update_pilot(state)
+            if self.pilot.is_over:
+                self.learnt_covariance = start_covariance(self.pilot.cholesky)
+            return state, MetropolisInfo(any(info.accepted for info in infos), 1.0)
         state, info = random_walk_metropolis(
             self.rng,
             state,
@@ -115,14 +113,6 @@ class RandomWalk(APMStep):
         if self.tune and self.scaling is None:
             self.learnt_scale = tune_scale(self.learnt_scale, info.accept_rate, self.target_accept)
         return state, info
-
-    def _walk_pilot(self, state: State) -> tuple[State, MetropolisInfo]:
-        widths = [learnt.width for learnt in self.pilot.widths]
-        state, infos = coordinate_slice(self.rng, state, self._theta_density, widths)
-        self.pilot = learn_from_pilot(self.pilot, infos)
-        if self.pilot.is_over:
-            self.learnt_covariance = start_covariance(self.pilot.cholesky)
-        return state, MetropolisInfo(any(info.accepted for info in infos), 1.0)
 
     def learn(self, evaluation: Evaluation) -> None:
         """Take the parameters of a draw into account for the covariance of the proposals."""
@@ -242,7 +232,7 @@ class APMMetropolis(RandomWalk):
             self.learn(state.memo)
         return state.memo, {
             "accepted": n_accepted / self.theta_updates,
-            "u_accepted": sum(i.accepted for i in u_infos) / len(u_infos) if u_infos else 0.0,
+            "u_accepted": share_accepted(u_infos),
             "accept_rate": accept_rate / self.theta_updates,
             "scaling": scaling,
         }

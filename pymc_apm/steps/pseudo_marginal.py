@@ -10,7 +10,7 @@ from pymc_apm.adaptation import Scale
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import State, metropolis, random_walk
 from pymc_apm.kernels.state import FloatVector
-from pymc_apm.steps.base import APMStep, Point
+from pymc_apm.steps.base import APMStep, Point, share_accepted
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.metropolis import RandomWalk
 from pymc_apm.steps.options import number
@@ -183,7 +183,7 @@ class PseudoMarginalMH(RandomWalk):
         self.learn(state.memo)
         return state.memo, {
             "accepted": float(info.accepted),
-            "u_accepted": sum(i.accepted for i in u_infos) / len(u_infos),
+            "u_accepted": share_accepted(u_infos),
             "accept_rate": info.accept_rate,
             "scaling": scaling,
         }

@@ -17,7 +17,6 @@ from pymc_apm.adaptation import (
     Width,
     freeze_width,
     learn_covariance,
-    learn_from_pilot,
     start_covariance,
     start_pilot,
     tune_widths,
@@ -32,9 +31,10 @@ from pymc_apm.kernels import (
     random_direction,
 )
 from pymc_apm.potential import feeds_potential
-from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
+from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, share_accepted
 from pymc_apm.steps.choose import continuous_or_all
 from pymc_apm.steps.options import numbers, one_of, positive_integer
+from pymc_apm.steps.pilot import HasPilot
 from pymc_apm.target import THETA, Evaluation
 
 
@@ -47,7 +47,7 @@ class APMSliceState(APMState):
     widths: list[Width]
 
 
-class APMSlice(APMStep):
+class APMSlice(HasPilot, APMStep):
     """Update u, then the parameters by slice sampling with u clamped (APM SS+SS or MI+SS).
 
     The parameters always move where the estimate is continuous in them, however noisy the estimate
@@ -185,15 +185,19 @@ class APMSlice(APMStep):
         if self.tune and self._learns_covariance and not self._is_in_pilot:
             self._learn(self.target.value(state.memo, THETA))
         return state.memo, {
-            "accepted": sum(info.accepted for info in infos) / len(infos),
-            "u_accepted": sum(i.accepted for i in u_infos) / len(u_infos) if u_infos else 0.0,
+            "accepted": share_accepted(infos),
+            "u_accepted": share_accepted(u_infos),
             "width": total_width / self.theta_updates,
         }
 
     def _update_theta(self, state: State) -> tuple[State, list[SliceInfo], float]:
         """Update theta once; return also the length of the bracket."""
         if self._is_in_pilot:
-            return self._update_pilot(state)
+            width = sum(learnt.width for learnt in self.pilot.widths) / len(self.pilot.widths)
+            state, infos = self.update_pilot(state)
+            if self.pilot.is_over:
+                self._use(start_covariance(self.pilot.cholesky))
+            return state, infos, width
         if self.directions == "coordinate":
             widths = [learnt.width for learnt in self.widths]
             width = sum(widths) / len(widths)
@@ -219,14 +223,6 @@ class APMSlice(APMStep):
         if self.tune and self.width is None:
             self.widths = tune_widths(self.widths, infos, steps_out=self.max_step_out > 0)
         return state, infos, width
-
-    def _update_pilot(self, state: State) -> tuple[State, list[SliceInfo], float]:
-        widths = [learnt.width for learnt in self.pilot.widths]
-        state, infos = coordinate_slice(self.rng, state, self._theta_density, widths)
-        self.pilot = learn_from_pilot(self.pilot, infos)
-        if self.pilot.is_over:
-            self._use(start_covariance(self.pilot.cholesky))
-        return state, infos, sum(widths) / len(widths)
 
     def _learn(self, theta: NDArray[np.float64]) -> None:
         learnt, changed = learn_covariance(

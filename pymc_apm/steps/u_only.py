@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 from pymc.model.core import modelcontext
 
-from pymc_apm.steps.base import APMStep, Point
+from pymc_apm.steps.base import APMStep, Point, share_accepted
 from pymc_apm.target import Evaluation
 
 
@@ -46,7 +46,7 @@ class _UOnly(APMStep):
     def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
         """Update each piece of randomness once."""
         evaluation, infos = self.update_u(evaluation)
-        return evaluation, {"u_accepted": float(np.mean([info.accepted for info in infos]))}
+        return evaluation, {"u_accepted": share_accepted(infos)}
 
 
 class APMEllipticalU(_UOnly):
@@ -150,6 +150,6 @@ class APMIndependenceU(_UOnly):
         """Update each piece of randomness once."""
         evaluation, infos = self.update_u(evaluation)
         return evaluation, {
-            "u_accepted": float(np.mean([info.accepted for info in infos])),
+            "u_accepted": share_accepted(infos),
             "accept_rate": float(np.mean([info.accept_rate for info in infos])),
         }
