@@ -1,5 +1,7 @@
 """From a user's estimator to a term of the model."""
 
+from collections.abc import Sequence
+
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
@@ -16,7 +18,11 @@ __all__ = ["Potential", "feeds_potential"]
 
 
 def Potential(
-    name: str, log_estimate: TensorVariable, *, model: pm.Model | None = None
+    name: str,
+    log_estimate: TensorVariable,
+    *,
+    dims: str | Sequence[str] | None = None,
+    model: pm.Model | None = None,
 ) -> TensorVariable:
     """Add the log of an unbiased likelihood estimate to a model.
 
@@ -33,6 +39,8 @@ def Potential(
     log_estimate : TensorVariable
         A scalar, or a vector with one log-estimate for each of several independent factors, which
         are summed. ``-inf`` is an estimate of zero.
+    dims : str or tuple of str, optional
+        The name of the dimension of a vector.
     model : Model, optional
         The model to add it to; the one whose context is open if not given.
 
@@ -79,7 +87,7 @@ def Potential(
     for u in randomness:
         guard = CheckAndRaise(UnclaimedRandomnessError, unclaimed([u.name]))
         log_estimate = guard(log_estimate, u.is_claimed)
-    return pm.Potential(name, log_estimate, model=model)
+    return pm.Potential(name, log_estimate, dims=dims, model=model)
 
 
 def feeds_potential(rv: Variable) -> bool:

@@ -178,6 +178,14 @@ def test_parameters_of_an_outer_model_are_parameters():
     assert [potential.name for potential in model.potentials] == ["sub::log_lik"]
 
 
+def test_a_vector_may_have_a_dimension_of_the_model():
+    with pm.Model(coords={"group": ["a", "b"]}) as model:
+        theta = pm.Normal("theta")
+        u = apm.StandardNormal("u", dims="group")
+        apm.Potential("log_lik", theta * u, dims="group")
+    assert model.named_vars_to_dims["log_lik"] == ("group",)
+
+
 # The guard
 
 
