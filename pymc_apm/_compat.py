@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pymc.sampling.mcmc
 import pymc.step_methods
+import pytensor
 from pymc.pytensorf import compile as compile_pymc
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep
 from pymc.util import get_random_generator
+from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
@@ -30,9 +32,19 @@ def register_step_methods(*steps: type[BlockedStep]) -> None:
 
 
 def compile_function(
-    inputs: Sequence[Variable], outputs: Sequence[Variable], **compile_kwargs: Any
+    inputs: Sequence[Variable],
+    outputs: Sequence[Variable],
+    *,
+    calls_python: bool = False,
+    **compile_kwargs: Any,
 ) -> Callable[..., list[np.ndarray]]:
-    """Compile a function that takes its inputs as they are, without a check of their type."""
+    """Compile a function that takes its inputs as they are, without a check of their type.
+
+    PyTensor 3 compiles with Numba by default, from which a call of Python takes a detour. A graph
+    that calls Python is left to the C virtual machine, if there is a compiler for that.
+    """
+    if calls_python and "mode" not in compile_kwargs and pytensor.config.cxx:
+        compile_kwargs["mode"] = Mode(linker="cvm", optimizer="fast_run")
     function = compile_pymc(inputs, outputs, on_unused_input="ignore", **compile_kwargs)
     function.trust_input = True
     return function

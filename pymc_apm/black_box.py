@@ -238,7 +238,9 @@ class BlackBox(Op):
                     f"{self} must return {wanted}, but returned one of shape {array.shape} when "
                     f"called with {self._describe(inputs)}."
                 )
-            if not np.can_cast(array.dtype, output.dtype, casting="same_kind"):
+            if array.dtype != output.dtype and not np.can_cast(
+                array.dtype, output.dtype, casting="same_kind"
+            ):
                 raise EstimatorError(
                     f"{self} must return {output.dtype}, but returned {array.dtype} when called "
                     f"with {self._describe(inputs)}."
@@ -293,10 +295,13 @@ class BlackBox(Op):
         ]
 
 
-def black_boxes_in(outputs: Iterable[Variable]) -> list[Apply]:
-    """Return the calls of black boxes among the ancestors of some variables."""
+def black_boxes_in(outputs: Iterable[Variable], inputs: Iterable[Variable] = ()) -> list[Apply]:
+    """Return the calls of black boxes between some variables and their ancestors."""
+    given = set(inputs)
     nodes = dict.fromkeys(
-        variable.owner for variable in ancestors(list(outputs)) if variable.owner is not None
+        variable.owner
+        for variable in ancestors(list(outputs), blockers=given)
+        if variable.owner is not None and variable not in given
     )
     return [node for node in nodes if isinstance(node.op, BlackBox)]
 

@@ -215,8 +215,12 @@ class Target:
             place_of.update(zip(stage.exports, outputs, strict=False))
             for kind, place in zip(stage.sums, outputs[len(stage.exports) :], strict=True):
                 self._sums[kind].append(place)
+            results = [*stage.exports, *stage.sums.values()]
             function = compile_function(
-                list(stage.inputs), [*stage.exports, *stage.sums.values()], **compile_kwargs
+                list(stage.inputs),
+                results,
+                calls_python=bool(black_boxes_in(results, stage.inputs)),
+                **compile_kwargs,
             )
             inputs = tuple(place_of[variable] for variable in stage.inputs)
             self._stages.append((stage, _Call(function, inputs, tuple(outputs))))
