@@ -8,6 +8,7 @@ on these run: an update of u never repeats work that depends on theta alone, a r
 costs nothing afterwards, and an accepted one brings its stages along.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -267,34 +268,34 @@ class Target:
 
         What the plan does not compute is taken from an evaluation at the old values.
         """
+        prior, others, computes_exact, computes_estimate, changes_theta = plan
+        _, _, _, log_prior, log_exact = base
         try:
-            log_prior = base.log_prior
-            if plan.prior:
-                _call(plan.prior, values)
+            if prior:
+                _call(prior, values)
                 log_prior = _sum(self._sums["prior"], values)
-            if not log_prior > -np.inf:
+            if not log_prior > -math.inf:
                 return IMPOSSIBLE
-            self.n_evals += plan.computes_estimate
-            self.n_theta_evals += plan.changes_theta
-            _call(plan.others, values)
-            log_exact = base.log_exact
-            if plan.computes_exact:
+            self.n_evals += computes_estimate
+            self.n_theta_evals += changes_theta
+            _call(others, values)
+            if computes_exact:
                 log_exact = _sum(self._sums["exact"], values)
             log_estimate = _sum(self._sums["estimate"], values)
         except Exception as error:
             add_context(error, f"The model was being evaluated at {self.describe(values)}.")
             raise
         log_density = log_prior + log_exact + log_estimate
-        if not log_density < np.inf:
-            if log_estimate == np.inf:
+        if not log_density < math.inf:
+            if log_estimate == math.inf:
                 raise EstimatorError(
                     f"The log-estimate is +inf at {self.describe(values)}. An estimate must be a "
                     "finite number; look for a division by zero or an overflow in the estimator."
                 )
-            if np.isnan(log_estimate):
-                self.n_nan += plan.computes_estimate
-                log_estimate = -np.inf
-            log_density = -np.inf
+            if math.isnan(log_estimate):
+                self.n_nan += computes_estimate
+                log_estimate = -math.inf
+            log_density = -math.inf
         return Evaluation(tuple(values), log_density, log_estimate, log_prior, log_exact)
 
     def describe(self, values: Sequence[Any]) -> str:
