@@ -193,7 +193,7 @@ def particles_example(seed: int) -> Example:
 
     @apm.black_box
     def log_likelihood(mu: float, sigma: float, rng: np.random.Generator) -> float:
-        np.random.seed(rng.integers(2**32))  # noqa: NPY002
+        np.random.seed(rng.integers(2**32))  # noqa: NPY002  the package knows no other way
         volatility = state_space_models.StochVol(mu=mu, rho=0.9, sigma=sigma)
         bootstrap = particles.SMC(state_space_models.Bootstrap(volatility, y), N=100)
         bootstrap.run()

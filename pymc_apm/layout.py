@@ -51,15 +51,6 @@ class Layout:
             or [np.zeros(0, dtype=bool)]
         )
 
-    @property
-    def coordinate_names(self) -> list[str]:
-        """A name for each coordinate of the vector."""
-        return [
-            e.name if e.shape == () else f"{e.name}{list(index)}"
-            for e in self.entries
-            for index in np.ndindex(e.shape)
-        ]
-
     def ravel(self, point: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float64]:
         """Copy the variables of a point into a vector."""
         if len(self.entries) == 1:  # as a rule; the general way takes longer

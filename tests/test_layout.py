@@ -74,14 +74,7 @@ def test_split_is_the_symbolic_counterpart_of_unravel(layout, model):
         assert value.dtype == expected.dtype
 
 
-def test_coordinates_know_their_names_and_whether_they_are_discrete(layout):
-    assert layout.coordinate_names[:4] == [
-        "scalar",
-        "positive_log__[0]",
-        "positive_log__[1]",
-        "count[0]",
-    ]
-    assert layout.coordinate_names[-1] == "matrix[1, 2]"
+def test_coordinates_know_whether_they_are_discrete(layout):
     np.testing.assert_array_equal(np.flatnonzero(layout.discrete), [3, 4])
 
 
@@ -98,7 +91,6 @@ def test_no_variables_make_an_empty_vector():
     assert layout.ravel(POINT).shape == (0,)
     assert layout.unravel(np.zeros(0)) == {}
     assert layout.discrete.shape == (0,)
-    assert layout.coordinate_names == []
 
 
 def test_a_point_without_a_variable_is_an_error(layout):

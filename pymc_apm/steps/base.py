@@ -27,7 +27,7 @@ Point: TypeAlias = dict[str, NDArray[Any]]
 UUpdate: TypeAlias = Literal["slice", "independence"]
 
 START_ATTEMPTS = 100
-"""How often u is drawn anew at the start of a chain while the estimate is zero."""
+"""How many draws of u are tried at the start of a chain while the estimate is zero."""
 
 
 @dataclass_state

@@ -30,7 +30,7 @@ class PseudoMarginalMH(RandomWalk):
         The parameters to update, continuous or discrete; all of the model's if not given. The steps
         of discrete ones are rounded to integers.
     correlation : float
-        0 proposes fresh u. With a value up to 1, ``rho * u + sqrt(1 - rho**2) * noise`` is
+        0 proposes fresh u. With a value below 1, ``rho * u + sqrt(1 - rho**2) * noise`` is
         proposed for Gaussian u, and the same on the normal scale for uniform u, which makes the
         noise of the two estimates cancel in part.
     scaling : float, optional
@@ -55,12 +55,13 @@ class PseudoMarginalMH(RandomWalk):
     *How the scale is chosen.* The acceptance rate of this method says little about its step size:
     it is bounded by the noise of the estimate, however small the step (Figure 2a of the paper). So
     nothing is tuned to it. While tuning, the step makes clamped updates instead (APM MI+MH: fresh u
-    proposed at fixed parameters, then a random walk with u fixed), which do not stick in the
-    parameters, and learns the covariance of the draws from these. After tuning it proposes with
-    that covariance times :math:`2.56^2/d`, the value that Sherlock et al. (2015) find optimal for
-    pseudo-marginal random walks in high dimensions, or :math:`2.38^2/d`, that for an exact
-    likelihood, if ``correlation`` is not 0. If tuning is too short to learn a covariance, the scale
-    of the clamped updates is kept. With ``scaling`` given, there is no tuning at all.
+    proposed at fixed parameters, then a random walk with u fixed, or at first slice sampling of
+    each parameter), which do not stick in the parameters, and learns the covariance of the draws
+    from these. After tuning it proposes with that covariance times :math:`2.56^2/d`, the value that
+    Sherlock et al. (2015) find optimal for pseudo-marginal random walks in high dimensions, or
+    :math:`2.38^2/d`, that for an exact likelihood, if ``correlation`` is not 0. If tuning is too
+    short to learn a covariance, the scale of the clamped updates is kept. With ``scaling`` given,
+    there is no tuning at all.
 
     References
     ----------
