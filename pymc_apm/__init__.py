@@ -7,6 +7,7 @@ chain, and the parameters are updated with u clamped.
 
 from importlib.metadata import version
 
+from pymc_apm import estimators
 from pymc_apm._compat import add_convergence_check, before_sampling, register_step_methods
 from pymc_apm.black_box import black_box
 from pymc_apm.diagnostics import problems
@@ -18,6 +19,7 @@ from pymc_apm.steps import (
     APMMetropolis,
     APMReflectiveU,
     APMSlice,
+    ExchangeMH,
     PseudoMarginalMH,
 )
 from pymc_apm.steps.base import take_stock
@@ -30,6 +32,7 @@ __all__ = [
     "APMMetropolis",
     "APMReflectiveU",
     "APMSlice",
+    "ExchangeMH",
     "Potential",
     "PseudoMarginalMH",
     "Seed",
@@ -37,6 +40,7 @@ __all__ = [
     "StandardUniform",
     "Stream",
     "black_box",
+    "estimators",
 ]
 
 # ``pm.sample()`` without a step gives the parameters of estimators to these.

@@ -231,6 +231,9 @@ class BlackBox(Op):
             )
         checked = []
         for value, output in zip(results, self.output_types, strict=True):
+            if type(value) is float and output is pt.dscalar:  # as a rule; the rest takes longer
+                checked.append(np.array(value))
+                continue
             array = np.asarray(value)
             if array.ndim != output.ndim or not _fits(array.shape, output.shape):
                 wanted = "a scalar" if output.ndim == 0 else f"an array of shape {output.shape}"

@@ -18,6 +18,10 @@ class EstimatorError(SamplingError):
     """An estimator broke its contract while sampling."""
 
 
+class CoalescenceError(EstimatorError):
+    """An exact sampler gave up: where it was to sample, it would take too long."""
+
+
 class UnclaimedRandomnessError(SamplingError):
     """A model was to be sampled although no step updates some of its randomness."""
 

@@ -82,6 +82,9 @@ class StreamGenerator:
 
     def random(self, size: Size = None, dtype: Any = np.float64, out: Any = None) -> Any:
         """Draw uniform numbers from [0, 1)."""
+        if out is not None and size is None and not self._reader.is_normal:
+            out[...] = self._reader.take(out.size).reshape(out.shape)
+            return out
         return _deliver(self._uniform(_size_of(size, out)), dtype, out)
 
     def uniform(self, low: ArrayLike = 0.0, high: ArrayLike = 1.0, size: Size = None) -> Any:
@@ -237,8 +240,9 @@ class StreamGenerator:
 
 def _shape(size: Any) -> tuple[int, ...]:
     """Return a size as a tuple; a negative one would read the stream backwards."""
-    shape = tuple(operator.index(length) for length in np.atleast_1d(size).tolist())
-    if any(length < 0 for length in shape):
+    lengths = size if type(size) is tuple else np.atleast_1d(size).tolist()
+    shape = tuple([operator.index(length) for length in lengths])
+    if shape and min(shape) < 0:
         raise ValueError("negative dimensions are not allowed")
     return shape
 

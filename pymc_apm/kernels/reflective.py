@@ -11,15 +11,22 @@ from pymc_apm.kernels.slice import SliceInfo, shrink
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
 
-def reflect(x: FloatVector) -> FloatVector:
-    """Fold the real line into the unit interval: ``m = mod(x, 2)``, then ``m`` or ``2 - m``."""
-    folded = x - 2.0 * np.floor(0.5 * x)
-    return np.minimum(folded, 2.0 - folded)
+def reflect(x: FloatVector, out: FloatVector | None = None) -> FloatVector:
+    """Fold the real line into the unit interval: the distance to the nearest even number."""
+    nearest_even = 0.5 * x
+    np.rint(nearest_even, out=nearest_even)
+    nearest_even *= 2.0
+    distance = np.subtract(x, nearest_even, out=out)
+    return np.abs(distance, out=distance)
 
 
-def reflected_line(u: FloatVector, direction: FloatVector, z: float) -> FloatVector:
+def reflected_line(
+    u: FloatVector, direction: FloatVector, z: float, out: FloatVector | None = None
+) -> FloatVector:
     """Return the point at ``z`` on the line through ``u``, reflected into the unit cube."""
-    return reflect(u + z * direction)
+    x = np.multiply(direction, z, out=out)
+    x += u
+    return reflect(x, out=x)
 
 
 def reflective_slice(

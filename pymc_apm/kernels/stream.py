@@ -50,13 +50,22 @@ def fresh_stream(rng: np.random.Generator, size: int = 0) -> FloatVector:
 
 def settled(rng: np.random.Generator, used: FloatVector) -> FloatVector:
     """Return a stream at rest that begins with the numbers used, with a fresh tail."""
-    return np.concatenate(([draw_seed(rng), 0.0, 0.0, AT_REST], used))
+    return _joined(float(draw_seed(rng)), 0.0, 0.0, AT_REST, used)
 
 
 def _moved(
     stream: FloatVector, direction_seed: float, z: float, move: float, prefix: FloatVector
 ) -> FloatVector:
-    return np.concatenate(([stream[0], direction_seed, z, move], prefix))
+    return _joined(stream[0], direction_seed, z, move, prefix)
+
+
+def _joined(
+    tail_seed: float, direction_seed: float, z: float, move: float, prefix: FloatVector
+) -> FloatVector:
+    stream = np.empty(HEADER + prefix.size)
+    stream[:HEADER] = tail_seed, direction_seed, z, move
+    stream[HEADER:] = prefix
+    return stream
 
 
 def stream_ellipse(stream: FloatVector, direction: FloatVector, angle: float) -> FloatVector:
@@ -67,8 +76,10 @@ def stream_ellipse(stream: FloatVector, direction: FloatVector, angle: float) ->
 
 def stream_reflected_line(stream: FloatVector, direction: FloatVector, z: float) -> FloatVector:
     """Move a stream at rest along a reflected line; the direction's first element is a seed."""
-    prefix = reflected_line(stream[HEADER:], direction[1:], z)
-    return _moved(stream, direction[0], z, ALONG_REFLECTED_LINE, prefix)
+    moved = np.empty_like(stream)
+    moved[:HEADER] = stream[0], direction[0], z, ALONG_REFLECTED_LINE
+    reflected_line(stream[HEADER:], direction[1:], z, out=moved[HEADER:])
+    return moved
 
 
 def _direction(rng: np.random.Generator, stream: FloatVector) -> FloatVector:
@@ -194,8 +205,8 @@ class Reader:
         return float(self._numbers[position])
 
     def used(self) -> FloatVector:
-        """Return the numbers read so far."""
-        return self._numbers[: self._position].copy()
+        """Return the numbers read so far, in memory that is not to be written to."""
+        return self._numbers[: self._position]
 
     def _realise(self, size: int) -> None:
         """Append numbers of the tail, so that there are ``size`` numbers or some more."""

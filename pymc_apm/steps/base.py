@@ -16,10 +16,10 @@ from pymc_apm._compat import StartsChains, get_shared, set_shared
 from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError, unclaimed
 from pymc_apm.kernels import LogDensity, State
 from pymc_apm.kernels.state import FloatVector
+from pymc_apm.options import one_of
 from pymc_apm.potential import feeds_potential
 from pymc_apm.randomness import randomness_in
 from pymc_apm.steps.choose import choose_randomness
-from pymc_apm.steps.options import one_of
 from pymc_apm.steps.progress import ShowsProgress
 from pymc_apm.target import REST, THETA, Evaluation, Target
 
@@ -370,7 +370,7 @@ def take_stock(model: pm.Model, steps: Sequence[Any]) -> None:
     assigned: set[Any] = set()
     for step in steps:
         assigned.update(getattr(step, "vars", ()))
-        if isinstance(step, APMStep):
+        if hasattr(step, "claim_u"):
             step.claim_u()
     names = [u.name for u in randomness if not u.tag.apm_randomness.is_claimed.get_value()]
     gets_our_step = any(

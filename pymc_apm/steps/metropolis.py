@@ -9,27 +9,14 @@ from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
 from pymc.vartypes import discrete_types
 
-from pymc_apm.adaptation import (
-    Covariance,
-    Pilot,
-    Scale,
-    freeze_scale,
-    learn_covariance,
-    start_covariance,
-    start_pilot,
-    tune_scale,
-)
+from pymc_apm.adaptation import Covariance, Pilot, Scale, start_covariance, start_pilot
 from pymc_apm.kernels import MetropolisInfo, State, random_walk_metropolis
+from pymc_apm.options import positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, share_accepted
 from pymc_apm.steps.choose import all_variables
-from pymc_apm.steps.options import (
-    acceptance,
-    cholesky_factor,
-    positive_integer,
-    positive_number,
-)
 from pymc_apm.steps.pilot import HasPilot
+from pymc_apm.steps.random_walk import TunesRandomWalk
 from pymc_apm.target import THETA, Evaluation
 
 
@@ -42,57 +29,20 @@ class RandomWalkState(APMState):
     learnt_scale: Scale
 
 
-class RandomWalk(HasPilot, APMStep):
+class RandomWalk(HasPilot, TunesRandomWalk, APMStep):
     """A step that proposes parameters by a random walk, and learns its scale and covariance."""
 
     _state_class = RandomWalkState
-    _optimal_scaling = 2.38
-    """The scale, times the square root of the dimension, that is best for a Gaussian target."""
-
-    def _configure(
-        self,
-        scaling: float | None,
-        covariance: ArrayLike | None,
-        target_accept: float | tuple[float, float],
-    ) -> None:
-        name = type(self).__name__
-        dim = self.target.layout.size
-        self.scaling = None if scaling is None else positive_number(f"scaling of {name}", scaling)
-        self.fixed_cholesky = (
-            None
-            if covariance is None
-            else cholesky_factor(f"covariance of {name}", covariance, dim)
-        )
-        self.target_accept = acceptance(f"target_accept of {name}", target_accept)
-        discrete = self.target.layout.discrete
-        self._discrete = discrete if discrete.any() else None
-        self.reset_tuning()
 
     def reset_tuning(self) -> None:
         """Forget what was learnt while tuning."""
-        dim = self.target.layout.size
-        cholesky = np.eye(dim) if self.fixed_cholesky is None else self.fixed_cholesky
-        self.pilot = start_pilot(dim)
-        self.learnt_covariance = start_covariance(cholesky)
-        self.learnt_scale = Scale(self._default_scaling() if self.scaling is None else self.scaling)
-
-    def _default_scaling(self) -> float:
-        return self._optimal_scaling / np.sqrt(self.target.layout.size)
-
-    def stop_tuning(self) -> None:
-        """Freeze what was learnt."""
-        if self.tune and self.scaling is None:
-            self.learnt_scale = freeze_scale(self.learnt_scale, self.target_accept)
-        super().stop_tuning()
-
-    @property
-    def _learns_covariance(self) -> bool:
-        return self.fixed_cholesky is None and self.scaling is None
+        super().reset_tuning()
+        self.pilot = start_pilot(self.layout.size)
 
     @property
     def _is_in_pilot(self) -> bool:
         # There is no slice sampling of integers.
-        is_possible = self._learns_covariance and self._discrete is None
+        is_possible = self.learns_covariance and self._discrete is None
         return self.tune and is_possible and not self.pilot.is_over
 
     def walk(self, state: State) -> tuple[State, MetropolisInfo]:
@@ -110,19 +60,13 @@ class RandomWalk(HasPilot, APMStep):
             self.learnt_scale.scaling,
             self._discrete,
         )
-        if self.tune and self.scaling is None:
-            self.learnt_scale = tune_scale(self.learnt_scale, info.accept_rate, self.target_accept)
+        self.tune_scale(info.accept_rate)
         return state, info
 
     def learn(self, evaluation: Evaluation) -> None:
         """Take the parameters of a draw into account for the covariance of the proposals."""
-        if not self._learns_covariance or self._is_in_pilot:
-            return
-        self.learnt_covariance, changed = learn_covariance(
-            self.learnt_covariance, self.target.value(evaluation, THETA)
-        )
-        if changed:
-            self.learnt_scale = Scale(self._default_scaling())
+        if not self._is_in_pilot:
+            self.learn_covariance(self.target.value(evaluation, THETA))
 
 
 class APMMetropolis(RandomWalk):
@@ -215,7 +159,7 @@ class APMMetropolis(RandomWalk):
             blocked=blocked,
         )
         self.theta_updates = positive_integer("theta_updates of APMMetropolis", theta_updates)
-        self._configure(scaling, covariance, target_accept)
+        self.configure(self.target.layout, scaling, covariance, target_accept)
 
     def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
         """Update u, then theta."""
@@ -228,8 +172,7 @@ class APMMetropolis(RandomWalk):
             n_accepted += info.accepted
             accept_rate += info.accept_rate
         scaling = self.learnt_scale.scaling
-        if self.tune:
-            self.learn(state.memo)
+        self.learn(state.memo)
         return state.memo, {
             "accepted": n_accepted / self.theta_updates,
             "u_accepted": share_accepted(u_infos),

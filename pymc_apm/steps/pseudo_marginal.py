@@ -10,10 +10,10 @@ from pymc_apm.adaptation import Scale
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import State, metropolis, random_walk
 from pymc_apm.kernels.state import FloatVector
+from pymc_apm.options import number
 from pymc_apm.steps.base import APMStep, Point, share_accepted
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.metropolis import RandomWalk
-from pymc_apm.steps.options import number
 from pymc_apm.target import THETA, Evaluation
 
 
@@ -131,17 +131,17 @@ class PseudoMarginalMH(RandomWalk):
                         "seed: use correlation=0, or an apm.Stream instead of the seed."
                     )
         self.correlation = correlation
-        self._optimal_scaling = 2.38 if correlation else 2.56
+        self.optimal_scaling = 2.38 if correlation else 2.56
         self._joint_density = self.target.along(
             THETA, *(block.variable.name for block in self._u_blocks)
         )
-        self._configure(scaling, covariance, target_accept)
+        self.configure(self.target.layout, scaling, covariance, target_accept)
 
     def stop_tuning(self) -> None:
         """Freeze the covariance, and choose the scale of the joint proposals."""
         super().stop_tuning()
         if self.scaling is None and self.learnt_covariance.n_windows > 0:
-            self.learnt_scale = Scale(self._default_scaling())
+            self.learnt_scale = Scale(self.default_scaling())
 
     def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
         """Propose theta and u together; while learning, one after the other."""

@@ -30,10 +30,10 @@ from pymc_apm.kernels import (
     linear_slice,
     random_direction,
 )
+from pymc_apm.options import numbers, one_of, positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, share_accepted
 from pymc_apm.steps.choose import continuous_or_all
-from pymc_apm.steps.options import numbers, one_of, positive_integer
 from pymc_apm.steps.pilot import HasPilot
 from pymc_apm.target import THETA, Evaluation
 

@@ -1,4 +1,4 @@
-"""Checks of the options that a user gives to a step, each with an error that names the option."""
+"""Checks of the options that a user gives, each with an error that names the option."""
 
 import operator
 from typing import Any

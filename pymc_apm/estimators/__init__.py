@@ -1,0 +1,6 @@
+"""Ready-made estimators, and models to use them with."""
+
+from pymc_apm.estimators.ising import Ising
+from pymc_apm.estimators.unnormalised import Unnormalised, doubly_intractable
+
+__all__ = ["Ising", "Unnormalised", "doubly_intractable"]

@@ -1,0 +1,250 @@
+"""The exchange algorithm, for models with an unknown normaliser."""
+
+import math
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pymc as pm
+from numpy.typing import ArrayLike
+from pymc.step_methods.compound import BlockedStep, StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pymc.util import get_random_generator
+from pytensor.graph.basic import Variable
+
+from pymc_apm._compat import StartsChains, compile_function
+from pymc_apm.adaptation import Covariance, Scale
+from pymc_apm.black_box import black_boxes_in
+from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value
+from pymc_apm.estimators.unnormalised import DoublyIntractable
+from pymc_apm.kernels import State, random_walk_metropolis
+from pymc_apm.kernels.state import FloatVector
+from pymc_apm.layout import Layout
+from pymc_apm.randomness import randomness_in
+from pymc_apm.steps.base import Point
+from pymc_apm.steps.choose import all_variables
+from pymc_apm.steps.progress import ShowsProgress
+from pymc_apm.steps.random_walk import TunesRandomWalk
+
+
+@dataclass_state
+class ExchangeState(StepMethodState):
+    """The part of the step that belongs to a chain."""
+
+    tune: bool
+    learnt_covariance: Covariance
+    learnt_scale: Scale
+
+
+class _Place(NamedTuple):
+    """What the exchange algorithm has to know of a point: there is no estimate in it."""
+
+    point: Point
+    log_exact: float
+    parameters: list[list[Any]]
+
+
+class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
+    """Propose parameters, and with them a data set to exchange for the observed one.
+
+    The exchange algorithm of Murray, Ghahramani and MacKay (2006) for likelihoods made by
+    :func:`~pymc_apm.estimators.doubly_intractable`: an exact sample x at the proposed parameters
+    theta' makes the unknown normalisers cancel, and the proposal is accepted with probability
+
+        min(1, [p(theta') g(y; theta') g(x; theta)] / [p(theta) g(y; theta) g(x; theta')]).
+
+    There is no reference parameter and no randomness that is kept, so it cannot stick as
+    pseudo-marginal methods do; but its acceptance is lower than that of a random walk with the
+    exact likelihood, for each sample x is used once. It is what people use today, and a baseline to
+    compare with.
+
+    Parameters
+    ----------
+    vars : list of variables, optional
+        The parameters to update, continuous or discrete; all of the model's if not given.
+    scaling : float, optional
+        A fixed scale of the proposal, on the scale that PyMC samples on (it multiplies the standard
+        deviations of ``covariance``). ``None`` means that it is learnt while tuning.
+    covariance : array, optional
+        A fixed covariance of the proposal, or a vector of variances. By default it is learnt while
+        tuning if ``scaling`` is, and the identity otherwise.
+    target_accept : float or (float, float)
+        The acceptance rate that the scale is tuned to, or lower and upper bounds for it.
+    model : Model, optional
+        The model; the one whose context is open if not given.
+    rng : Generator or seed, optional
+    initial_point : dict, optional
+    compile_kwargs : dict, optional
+        What to pass on to the compiler of the log density, for example ``{"mode": "NUMBA"}``.
+    blocked : bool
+        For PyMC; must be true.
+
+    Notes
+    -----
+    The likelihood's ``anneal`` has no effect here: the bridging of that paper's section 5 asks for
+    reversible transitions, which the estimator does without. ``n_evals`` in ``sample_stats`` counts
+    exact samples.
+
+    References
+    ----------
+    Murray, I., Ghahramani, Z. and MacKay, D. J. C. (2006). MCMC for doubly-intractable
+    distributions. UAI. arXiv:1206.6848.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> ising = apm.estimators.Ising.torus(5, 5)
+    >>> y = ising.sample(0.2, 0.0, np.random.default_rng(1))
+    >>> with pm.Model():
+    ...     coupling = pm.Uniform("coupling", 0, 0.4)
+    ...     log_lik = apm.estimators.doubly_intractable("y", ising, [coupling, 0.0], y)
+    ...     step = apm.ExchangeMH()
+    ...     idata = pm.sample(20, tune=20, chains=1, step=step, progressbar=False)
+    """
+
+    name = "exchange_mh"
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int]]]] = {
+        "n_evals": (np.int64, []),
+        "n_theta_evals": (np.int64, []),
+        "accepted": (np.float64, []),
+        "accept_rate": (np.float64, []),
+        "scaling": (np.float64, []),
+    }
+    _state_class = ExchangeState
+
+    def __init__(
+        self,
+        vars: Any = None,
+        scaling: float | None = None,
+        covariance: ArrayLike | None = None,
+        target_accept: float | tuple[float, float] = 0.234,
+        *,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: Point | None = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        blocked: bool = True,
+    ) -> None:
+        if not blocked:
+            raise ModelError(
+                "ExchangeMH draws a data set for all of its variables together, and cannot be "
+                "split by variable: leave out blocked=False."
+            )
+        model = pm.modelcontext(model)
+        self.vars = all_variables(vars, model)
+        self.rng = get_random_generator(rng)
+        self.tune = True
+        self._n_samples = 0
+        self._randomness = randomness_in(model.potentials)
+        nodes = black_boxes_in(model.potentials)
+        self._estimators: list[DoublyIntractable] = [node.op.fn for node in nodes]
+        self._check_estimators()
+        exact = [
+            term
+            for term in [*model.free_RVs, *model.observed_RVs, *model.potentials]
+            if not randomness_in([term])
+        ]
+        parameters = [variable for node in nodes for variable in node.inputs[:-1]]
+        outputs: list[Variable] = [
+            model.logp(vars=exact),
+            *model.replace_rvs_by_values(parameters),
+        ]
+        self._value_names = [value.name for value in model.value_vars]
+        with model:  # the compiler heeds its check_bounds
+            self._function = compile_function(model.value_vars, outputs, **compile_kwargs or {})
+        point = model.initial_point() if initial_point is None else initial_point
+        self.configure(Layout(self.vars, point), scaling, covariance, target_accept)
+        self.claim_u()
+
+    def _check_estimators(self) -> None:
+        is_fit = all(isinstance(fn, DoublyIntractable) for fn in self._estimators)
+        if not (is_fit and 0 < len(self._estimators) == len(self._randomness)):
+            raise ModelError(
+                "ExchangeMH samples models whose likelihood was made by "
+                "apm.estimators.doubly_intractable, and has nothing to do for other estimators. "
+                "Use apm.APMSlice() for those."
+            )
+
+    def claim_u(self) -> None:
+        """Declare that the randomness of the estimators is taken care of: it is not needed."""
+        for variable in self._randomness:
+            variable.tag.apm_randomness.claim(self)
+
+    def start_chain(self) -> None:
+        """Forget the last chain."""
+        self.claim_u()
+        self.tune = True
+        self.reset_tuning()
+
+    def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
+        """Make one transition of the chain.
+
+        Parameters
+        ----------
+        point : dict
+            The values of all parameters.
+
+        Returns
+        -------
+        point : dict
+        stats : list of dict
+        """
+        here = self._place(point)
+        if not here.log_exact > -math.inf:
+            raise EstimatorError(
+                "The prior, or the likelihood of the observed variables, is zero at the starting "
+                f"point: {self._describe(here)}. Give other initvals to pm.sample."
+            )
+        self._n_samples = 0
+        state, info = random_walk_metropolis(
+            self.rng,
+            State(self.layout.ravel(point), 0.0, here),
+            self._log_ratio,
+            self.learnt_covariance.cholesky,
+            self.learnt_scale.scaling,
+            self._discrete,
+        )
+        stats = {
+            "n_evals": self._n_samples,
+            "n_theta_evals": self._n_samples,
+            "accepted": float(info.accepted),
+            "accept_rate": info.accept_rate,
+            "scaling": self.learnt_scale.scaling,
+        }
+        self.tune_scale(info.accept_rate)
+        self.learn_covariance(state.position)
+        return state.memo.point.copy(), [stats]
+
+    def _place(self, point: Point) -> _Place:
+        log_exact, *values = self._function(*(point[name] for name in self._value_names))
+        parameters = []
+        for estimator in self._estimators:
+            n_parameters = len(estimator.names)
+            parameters.append([np.asarray(value)[()] for value in values[:n_parameters]])
+            values = values[n_parameters:]
+        return _Place(point, float(log_exact), parameters)
+
+    def _log_ratio(self, theta: FloatVector, here: _Place) -> tuple[float, _Place]:
+        """Return the log of the ratio of the densities at new and old parameters, estimated."""
+        there = self._place(here.point | self.layout.unravel(theta))
+        if not there.log_exact > -math.inf:
+            return -math.inf, there
+        log_ratio = there.log_exact - here.log_exact
+        self._n_samples += 1
+        try:
+            for estimator, old, new in zip(
+                self._estimators, here.parameters, there.parameters, strict=True
+            ):
+                log_ratio += estimator.exchange(old, new, self.rng)
+        except Exception as error:
+            add_context(error, f"The proposal was {self._describe(there)}.")
+            raise
+        return log_ratio, there
+
+    def _describe(self, place: _Place) -> str:
+        return ", ".join(
+            f"{name} = {describe_value(value)}"
+            for estimator, values in zip(self._estimators, place.parameters, strict=True)
+            for name, value in zip(estimator.names, values, strict=True)
+        )
