@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_apm.errors import CoalescenceError, ModelError, describe_value
-from pymc_apm.estimators.ising_exact import enumerated_log_z, torus_log_z
+from pymc_apm.estimators.ising_exact import WIDEST, enumerated_log_z, torus_log_z
 from pymc_apm.options import one_of, positive_integer
 
 __all__ = ["ExactSample", "Ising"]
@@ -100,7 +100,7 @@ class Ising:
     >>> rng = np.random.default_rng(1)
     >>> spins = ising.sample(0.3, 0.0, rng)
     >>> spins.shape, ising.statistics(spins)
-    ((300,), (176, -54))
+    ((300,), (220, 18))
     """
 
     def __init__(
@@ -402,7 +402,7 @@ class Ising:
         """Return the log of the normaliser Z, for models that are small enough.
 
         These are models of at most 20 sites, by enumeration, and a torus of any length that is at
-        most 11 sites wide, with one coupling and one field, by its transfer matrix.
+        most 12 sites wide, with one coupling and one field, by its transfer matrix.
 
         Parameters
         ----------
@@ -419,18 +419,18 @@ class Ising:
         --------
         >>> import pymc_apm as apm
         >>> print(f"{apm.estimators.Ising.torus(4, 100).log_z(0.3, 0.0):.6f}")
-        317.020107
+        317.790383
         """
         if self.n_sites <= 20:
             return enumerated_log_z(self.edges, self._per_edge(coupling), self._per_site(field))
         is_uniform = _is_number(coupling) and _is_number(field)
-        if self._torus_shape is not None and is_uniform and min(self._torus_shape) <= 11:
+        if self._torus_shape is not None and is_uniform and min(self._torus_shape) <= WIDEST:
             width, length = sorted(self._torus_shape)
             return torus_log_z(width, length, float(coupling), float(field))
         raise ModelError(
             f"The normaliser of {self!r} is a sum of 2**{self.n_sites} terms, which is why it is "
-            "estimated. It is known for at most 20 sites, and for a torus that is at most 11 sites "
-            "wide with one coupling and one field."
+            "estimated. It is known for at most 20 sites, and for a torus that is at most "
+            f"{WIDEST} sites wide with one coupling and one field."
         )
 
 

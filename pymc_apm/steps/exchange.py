@@ -1,7 +1,7 @@
 """The exchange algorithm, for models with an unknown normaliser."""
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -20,8 +20,9 @@ from pymc_apm.kernels import State, random_walk_metropolis
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.layout import Layout
 from pymc_apm.randomness import randomness_in
-from pymc_apm.steps.base import Point
+from pymc_apm.steps.base import Point, share_accepted
 from pymc_apm.steps.choose import all_variables
+from pymc_apm.steps.metropolis import mean_accept_rate
 from pymc_apm.steps.progress import ShowsProgress
 from pymc_apm.steps.random_walk import TunesRandomWalk
 
@@ -69,6 +70,9 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
         tuning if ``scaling`` is, and the identity otherwise.
     target_accept : float or (float, float)
         The acceptance rate that the scale is tuned to, or lower and upper bounds for it.
+    directions : {"all", "coordinate"}
+        Whether to propose all parameters together, or one after the other, each with a sample of
+        its own.
     model : Model, optional
         The model; the one whose context is open if not given.
     rng : Generator or seed, optional
@@ -119,6 +123,7 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
         scaling: float | None = None,
         covariance: ArrayLike | None = None,
         target_accept: float | tuple[float, float] = 0.234,
+        directions: Literal["all", "coordinate"] = "all",
         *,
         model: pm.Model | None = None,
         rng: Any = None,
@@ -154,7 +159,7 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
         with model:  # the compiler heeds its check_bounds
             self._function = compile_function(model.value_vars, outputs, **compile_kwargs or {})
         point = model.initial_point() if initial_point is None else initial_point
-        self.configure(Layout(self.vars, point), scaling, covariance, target_accept)
+        self.configure(Layout(self.vars, point), scaling, covariance, target_accept, directions)
         self.claim_u()
 
     def _check_estimators(self) -> None:
@@ -197,22 +202,27 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
                 f"point: {self._describe(here)}. Give other initvals to pm.sample."
             )
         self._n_samples = 0
-        state, info = random_walk_metropolis(
-            self.rng,
-            State(self.layout.ravel(point), 0.0, here),
-            self._log_ratio,
-            self.learnt_covariance.cholesky,
-            self.learnt_scale.scaling,
-            self._discrete,
-        )
+        state = State(self.layout.ravel(point), 0.0, here)
+        infos = []
+        for factor in self.factors():
+            # What counts is the density of a proposal relative to where the chain is.
+            state, info = random_walk_metropolis(
+                self.rng,
+                state._replace(log_density=0.0),
+                self._log_ratio,
+                factor,
+                self.learnt_scale.scaling,
+                self._discrete,
+            )
+            infos.append(info)
         stats = {
             "n_evals": self._n_samples,
             "n_theta_evals": self._n_samples,
-            "accepted": float(info.accepted),
-            "accept_rate": info.accept_rate,
+            "accepted": share_accepted(infos),
+            "accept_rate": mean_accept_rate(infos),
             "scaling": self.learnt_scale.scaling,
         }
-        self.tune_scale(info.accept_rate)
+        self.tune_scale(stats["accept_rate"])
         self.learn_covariance(state.position)
         return state.memo.point.copy(), [stats]
 

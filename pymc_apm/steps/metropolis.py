@@ -1,6 +1,7 @@
 """u, then theta by random-walk Metropolis: APM SS+MH and MI+MH."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
@@ -45,28 +46,36 @@ class RandomWalk(HasPilot, TunesRandomWalk, APMStep):
         is_possible = self.learns_covariance and self._discrete is None
         return self.tune and is_possible and not self.pilot.is_over
 
-    def walk(self, state: State) -> tuple[State, MetropolisInfo]:
+    def walk(self, state: State) -> tuple[State, list[MetropolisInfo]]:
         """Update theta once, with u clamped; learn from it while tuning."""
         if self._is_in_pilot:
-            state, infos = self.update_pilot(state)
+            state, slices = self.update_pilot(state)
             if self.pilot.is_over:
                 self.learnt_covariance = start_covariance(self.pilot.cholesky)
-            return state, MetropolisInfo(any(info.accepted for info in infos), 1.0)
-        state, info = random_walk_metropolis(
-            self.rng,
-            state,
-            self._theta_density,
-            self.learnt_covariance.cholesky,
-            self.learnt_scale.scaling,
-            self._discrete,
-        )
-        self.tune_scale(info.accept_rate)
-        return state, info
+            return state, [MetropolisInfo(info.accepted, 1.0) for info in slices]
+        infos = []
+        for factor in self.factors():
+            state, info = random_walk_metropolis(
+                self.rng,
+                state,
+                self._theta_density,
+                factor,
+                self.learnt_scale.scaling,
+                self._discrete,
+            )
+            infos.append(info)
+        self.tune_scale(mean_accept_rate(infos))
+        return state, infos
 
     def learn(self, evaluation: Evaluation) -> None:
         """Take the parameters of a draw into account for the covariance of the proposals."""
         if not self._is_in_pilot:
             self.learn_covariance(self.target.value(evaluation, THETA))
+
+
+def mean_accept_rate(infos: Sequence[MetropolisInfo]) -> float:
+    """Return the mean of the probabilities with which some proposals were to be accepted."""
+    return sum(info.accept_rate for info in infos) / len(infos)
 
 
 class APMMetropolis(RandomWalk):
@@ -93,6 +102,8 @@ class APMMetropolis(RandomWalk):
     target_accept : float or (float, float)
         The acceptance rate that the scale is tuned to, or lower and upper bounds for it, with the
         batches of 100 updates that the paper uses (there 0.15 and 0.30).
+    directions : {"all", "coordinate"}
+        Whether to propose all parameters together, or one after the other.
     theta_updates : int
         How many updates of the parameters to make for each update of u.
     u : variable, str or list of these, optional
@@ -139,6 +150,7 @@ class APMMetropolis(RandomWalk):
         scaling: float | None = None,
         covariance: ArrayLike | None = None,
         target_accept: float | tuple[float, float] = 0.234,
+        directions: Literal["all", "coordinate"] = "all",
         theta_updates: int = 1,
         *,
         u: Any = None,
@@ -159,24 +171,22 @@ class APMMetropolis(RandomWalk):
             blocked=blocked,
         )
         self.theta_updates = positive_integer("theta_updates of APMMetropolis", theta_updates)
-        self.configure(self.target.layout, scaling, covariance, target_accept)
+        self.configure(self.target.layout, scaling, covariance, target_accept, directions)
 
     def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
         """Update u, then theta."""
         evaluation, u_infos = self.update_u(evaluation)
         state = self.theta_state(evaluation)
-        n_accepted = 0
-        accept_rate = 0.0
+        infos = []
         for _ in range(self.theta_updates):
-            state, info = self.walk(state)
-            n_accepted += info.accepted
-            accept_rate += info.accept_rate
+            state, new_infos = self.walk(state)
+            infos += new_infos
         scaling = self.learnt_scale.scaling
         self.learn(state.memo)
         return state.memo, {
-            "accepted": n_accepted / self.theta_updates,
+            "accepted": share_accepted(infos),
             "u_accepted": share_accepted(u_infos),
-            "accept_rate": accept_rate / self.theta_updates,
+            "accept_rate": mean_accept_rate(infos),
             "scaling": scaling,
         }
 

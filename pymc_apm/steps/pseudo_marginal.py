@@ -1,6 +1,6 @@
 """Parameters and u proposed together: pseudo-marginal Metropolis-Hastings, plain and correlated."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
@@ -13,7 +13,7 @@ from pymc_apm.kernels.state import FloatVector
 from pymc_apm.options import number
 from pymc_apm.steps.base import APMStep, Point, share_accepted
 from pymc_apm.steps.choose import all_variables
-from pymc_apm.steps.metropolis import RandomWalk
+from pymc_apm.steps.metropolis import RandomWalk, mean_accept_rate
 from pymc_apm.target import THETA, Evaluation
 
 
@@ -41,6 +41,8 @@ class PseudoMarginalMH(RandomWalk):
         tuning if ``scaling`` is, and the identity otherwise.
     target_accept : float or (float, float)
         The acceptance rate, or its bounds, for the clamped updates while tuning (see below).
+    directions : {"all", "coordinate"}
+        Whether to propose all parameters together, or one after the other, each with a new u.
     model : Model, optional
         The model; the one whose context is open if not given.
     rng : Generator or seed, optional
@@ -100,6 +102,7 @@ class PseudoMarginalMH(RandomWalk):
         scaling: float | None = None,
         covariance: ArrayLike | None = None,
         target_accept: float | tuple[float, float] = 0.234,
+        directions: Literal["all", "coordinate"] = "all",
         *,
         model: pm.Model | None = None,
         rng: Any = None,
@@ -135,7 +138,7 @@ class PseudoMarginalMH(RandomWalk):
         self._joint_density = self.target.along(
             THETA, *(block.variable.name for block in self._u_blocks)
         )
-        self.configure(self.target.layout, scaling, covariance, target_accept)
+        self.configure(self.target.layout, scaling, covariance, target_accept, directions)
 
     def stop_tuning(self) -> None:
         """Freeze the covariance, and choose the scale of the joint proposals."""
@@ -147,22 +150,26 @@ class PseudoMarginalMH(RandomWalk):
         """Propose theta and u together; while learning, one after the other."""
         if self.tune and self.scaling is None:
             return self._learning_transition(evaluation)
-        evaluation = self.settle(evaluation)
-        theta = random_walk(
-            self.rng,
-            self.target.value(evaluation, THETA),
-            self.learnt_covariance.cholesky,
-            self.learnt_scale.scaling,
-            self._discrete,
-        )
-        proposal = (theta, *self._propose_u(evaluation))
-        state = State(None, evaluation.log_density, evaluation)
-        state, info = metropolis(self.rng, state, self._joint_density, proposal)
-        accepted = float(info.accepted)
-        return state.memo, {
+        infos = []
+        for factor in self.factors():
+            evaluation = self.settle(evaluation)
+            theta = random_walk(
+                self.rng,
+                self.target.value(evaluation, THETA),
+                factor,
+                self.learnt_scale.scaling,
+                self._discrete,
+            )
+            proposal = (theta, *self._propose_u(evaluation))
+            state = State(None, evaluation.log_density, evaluation)
+            state, info = metropolis(self.rng, state, self._joint_density, proposal)
+            evaluation = state.memo
+            infos.append(info)
+        accepted = share_accepted(infos)
+        return evaluation, {
             "accepted": accepted,
             "u_accepted": accepted,
-            "accept_rate": info.accept_rate,
+            "accept_rate": mean_accept_rate(infos),
             "scaling": self.learnt_scale.scaling,
         }
 
@@ -179,12 +186,12 @@ class PseudoMarginalMH(RandomWalk):
 
     def _learning_transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
         evaluation, u_infos = self.update_u(evaluation)
-        state, info = self.walk(self.theta_state(evaluation))
+        state, infos = self.walk(self.theta_state(evaluation))
         scaling = self.learnt_scale.scaling
         self.learn(state.memo)
         return state.memo, {
-            "accepted": float(info.accepted),
+            "accepted": share_accepted(infos),
             "u_accepted": share_accepted(u_infos),
-            "accept_rate": info.accept_rate,
+            "accept_rate": mean_accept_rate(infos),
             "scaling": scaling,
         }

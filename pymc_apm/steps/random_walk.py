@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pymc_apm.adaptation import (
     Covariance,
@@ -15,7 +15,7 @@ from pymc_apm.adaptation import (
 )
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.layout import Layout
-from pymc_apm.options import acceptance, cholesky_factor, positive_number
+from pymc_apm.options import acceptance, cholesky_factor, one_of, positive_number
 
 
 class TunesRandomWalk:
@@ -34,10 +34,13 @@ class TunesRandomWalk:
         scaling: float | None,
         covariance: ArrayLike | None,
         target_accept: float | tuple[float, float],
+        directions: str,
     ) -> None:
         """Take the user's options, and start with what they leave open."""
         name = type(self).__name__
+        one_of(f"directions of {name}", directions, "all", "coordinate")
         self.layout = layout
+        self.directions = directions
         self.scaling = None if scaling is None else positive_number(f"scaling of {name}", scaling)
         self.fixed_cholesky = (
             None
@@ -56,7 +59,19 @@ class TunesRandomWalk:
 
     def default_scaling(self) -> float:
         """Return the scale that is best for a Gaussian target."""
-        return self.optimal_scaling / math.sqrt(self.layout.size)
+        n_together = 1 if self.directions == "coordinate" else self.layout.size
+        return self.optimal_scaling / math.sqrt(n_together)
+
+    def factors(self) -> list[NDArray[np.float64]]:
+        """Return the factor of the covariance of each proposal of an update, before scaling.
+
+        That is one for all parameters, or one for each of them.
+        """
+        cholesky = self.learnt_covariance.cholesky
+        if self.directions == "all":
+            return [cholesky]
+        deviations = np.sqrt((cholesky**2).sum(axis=1))
+        return [np.diag(deviations * axis) for axis in np.eye(self.layout.size)]
 
     def stop_tuning(self) -> None:
         """Freeze what was learnt."""
@@ -70,7 +85,7 @@ class TunesRandomWalk:
         return self.fixed_cholesky is None and self.scaling is None
 
     def tune_scale(self, accept_rate: float) -> None:
-        """Tune the scale after a proposal, if it is time to."""
+        """Tune the scale after an update, if it is time to."""
         if self.tune and self.scaling is None:
             self.learnt_scale = tune_scale(self.learnt_scale, accept_rate, self.target_accept)
 

@@ -128,15 +128,13 @@ def test_numbers_do_not_depend_on_how_many_are_read(is_normal, n):
 
 
 @KINDS
-def test_used_numbers_are_those_that_were_read_in_memory_of_their_own(is_normal):
+def test_used_numbers_are_those_that_were_read(is_normal):
     for stream in streams(is_normal):
         reader = Reader(stream, is_normal, make_scratch())
         assert reader.used().size == 0
         reader.take(50)
         reader.take_one()
-        used = reader.used()
-        np.testing.assert_array_equal(used, read(stream, is_normal, 51))
-        assert not np.shares_memory(used, stream) and used.base is None
+        np.testing.assert_array_equal(reader.used(), read(stream, is_normal, 51))
 
 
 @KINDS
