@@ -14,14 +14,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
 import pymc as pm
 import pytensor
 from toy_gaussian import build_model
 
 import pymc_apm as apm
+from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.reflective import reflected_line
-from pymc_apm.kernels.stream import stream_reflected_line
+from pymc_apm.kernels.stream import HEADER, Reader, make_scratch, stream_reflected_line
 
 ROUNDS = 7
 MILLION = 1_000_000
@@ -219,12 +221,130 @@ def long_stream() -> float:
     )
 
 
+# Exact samples of the Ising model
+
+
+@numba.njit
+def bare_coupling(neighbours: Any, coupling: float, field: float, u: Any) -> Any:
+    """Run two chains from the past: what such a loop looks like if it does nothing else."""
+    n_sites = len(neighbours)
+    table = 1.0 / (1.0 + np.exp(-2.0 * (coupling * np.arange(-4, 5) + field)))
+    start = 1
+    while True:
+        upper, lower = np.ones(n_sites, np.int8), -np.ones(n_sites, np.int8)
+        for t in range(start - 1, -1, -1):
+            for site in range(n_sites):
+                sum_upper = sum_lower = 4
+                for j in range(4):
+                    sum_upper += upper[neighbours[site, j]]
+                    sum_lower += lower[neighbours[site, j]]
+                upper[site] = 1 if u[t, site] < table[sum_upper] else -1
+                lower[site] = 1 if u[t, site] < table[sum_lower] else -1
+        if np.all(upper == lower):
+            return upper
+        start *= 2
+
+
+@numba.njit
+def bare_summary_states(neighbours: Any, coupling: float, field: float, u: Any) -> Any:
+    """Run summary states from the past, with the probabilities in a table."""
+    n_sites = len(neighbours)
+    table = 1.0 / (1.0 + np.exp(-2.0 * (coupling * np.arange(-4, 5) + field)))
+    start = 1
+    while True:
+        states = np.zeros(n_sites, np.int8)
+        for t in range(start - 1, -1, -1):
+            for site in range(n_sites):
+                known = unknown = 0
+                for j in range(4):
+                    state = states[neighbours[site, j]]
+                    known += state
+                    unknown += state == 0
+                if u[t, site] < table[known - unknown + 4]:
+                    states[site] = 1
+                elif u[t, site] >= table[known + unknown + 4]:
+                    states[site] = -1
+                else:
+                    states[site] = 0
+        if np.all(states != 0):
+            return states
+        start *= 2
+
+
+def exact_samples(method: str, bare: Callable[..., Any], coupling: float) -> float:
+    """Compare exact samples from a stream with a bare loop over the same numbers."""
+    n_samples = 50
+    ising = apm.estimators.Ising.torus(10, 30, method=method)
+    rng = np.random.default_rng(5)
+    numbers = [rng.random((4096, ising.n_sites)) for _ in range(n_samples)]
+    streams = [np.concatenate((np.zeros(HEADER), u.ravel())) for u in numbers]
+    scratch = make_scratch()
+    neighbours = ising._table_of_neighbours
+
+    def ours() -> list[Any]:
+        return [
+            ising.sample(coupling, 0.0, StreamGenerator(Reader(stream, False, scratch), "u"))
+            for stream in streams
+        ]
+
+    def theirs() -> list[Any]:
+        return [bare(neighbours, coupling, 0.0, u) for u in numbers]
+
+    if not all(np.array_equal(a, b) for a, b in zip(ours(), theirs(), strict=True)):
+        raise SystemExit("the exact sampler and the bare loop disagree")
+    return ratio(ours, theirs)
+
+
+def ising_run() -> float:
+    """Compare a run of APM SS+SS on the Ising model with the time in the exact sampler."""
+    spent = 0.0
+
+    class TimedIsing(apm.estimators.Ising):
+        def sample(self, coupling: Any, field: Any, rng: Any) -> Any:
+            nonlocal spent
+            start = time.process_time()
+            result = super().sample(coupling, field, rng)
+            spent += time.process_time() - start
+            return result
+
+    ising = TimedIsing.torus(10, 30)
+    y = ising.sample(0.3, 0.0, np.random.default_rng(20160509))
+    with pm.Model():
+        coupling = pm.Uniform("coupling", 0.0, 0.4, default_transform=None)
+        field = pm.Uniform("field", -1.0, 1.0, default_transform=None)
+        apm.estimators.doubly_intractable("y", ising, [coupling, field], y, reference=[0.3, 0.0])
+        step = apm.APMSlice(width=0.1, directions="coordinate")
+        options = {"draws": 2000, "tune": 0, "chains": 1, "cores": 1, "random_seed": 1}
+        ratios = []
+        for _ in range(3):
+            spent = 0.0
+            whole = cpu_time(lambda: pm.sample(step=step, progressbar=False, quiet=True, **options))
+            ratios.append(whole / spent)
+    return min(ratios)
+
+
 BENCHMARKS: list[tuple[str, Callable[[], float], float]] = [
     ("APMSlice on the toy / pm.Slice on a 5-D normal, per draw", slice_against_pymc, 0.6),
     ("APMMetropolis with MI / pm.Metropolis, per draw", metropolis_against_pymc, 1.0),
     ("whole run / estimator that costs 1 ms", overhead_of_costly_estimator, 1.05),
     ("black box with 10 random numbers - the function alone, us", black_box_overhead, 25.0),
     ("moving and using 10,000 of a stream / drawing and moving them", long_stream, 3.0),
+    (
+        "exact sample at J = .3 / a bare loop, summary states",
+        lambda: exact_samples("summary_states", bare_summary_states, 0.3),
+        2.0,
+    ),
+    (
+        "exact sample at J = .3 / a bare loop, coupling from the past",
+        lambda: exact_samples("monotone", bare_coupling, 0.3),
+        2.0,
+    ),
+    (
+        "exact sample at J = .4 / a bare loop, summary states",
+        lambda: exact_samples("summary_states", bare_summary_states, 0.4),
+        2.0,
+    ),
+    ("whole run of SS+SS on the Ising model / exact sampler", ising_run, 1.25),
     ("update of a million normals / drawing and rotating them", big_u_update, 3.0),
     ("growth of memory in 2000 draws of a million normals, MB", big_u_memory, 200.0),
 ]

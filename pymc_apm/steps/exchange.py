@@ -116,6 +116,7 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
         "scaling": (np.float64, []),
     }
     _state_class = ExchangeState
+    first_scaling = 0.1  # from where the chain starts, not into regions that cannot be sampled
 
     def __init__(
         self,

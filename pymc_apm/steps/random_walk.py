@@ -24,6 +24,9 @@ class TunesRandomWalk:
     optimal_scaling = 2.38
     """The scale, times the square root of the dimension, that is best for a Gaussian target."""
 
+    first_scaling = 1.0
+    """The scale to start tuning with, relative to that."""
+
     tune: bool
     learnt_covariance: Covariance
     learnt_scale: Scale
@@ -55,7 +58,8 @@ class TunesRandomWalk:
         """Forget what was learnt while tuning."""
         cholesky = np.eye(self.layout.size) if self.fixed_cholesky is None else self.fixed_cholesky
         self.learnt_covariance = start_covariance(cholesky)
-        self.learnt_scale = Scale(self.default_scaling() if self.scaling is None else self.scaling)
+        scaling = self.first_scaling * self.default_scaling()
+        self.learnt_scale = Scale(scaling if self.scaling is None else self.scaling)
 
     def default_scaling(self) -> float:
         """Return the scale that is best for a Gaussian target."""

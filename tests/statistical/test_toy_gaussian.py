@@ -16,9 +16,11 @@ from tests.steps.models import sample, toy_gaussian
 
 METHODS = {
     "PM MH": lambda: apm.PseudoMarginalMH(scaling=0.5),
+    "PM MH, coordinates": lambda: apm.PseudoMarginalMH(scaling=0.5, directions="coordinate"),
     "correlated PM": lambda: apm.PseudoMarginalMH(correlation=0.95, scaling=0.5),
     "MI+MH": lambda: apm.APMMetropolis(u_update="independence", scaling=0.85),
     "SS+MH": lambda: apm.APMMetropolis(scaling=0.85),
+    "SS+MH, coordinates": lambda: apm.APMMetropolis(scaling=0.85, directions="coordinate"),
     "MI+SS": lambda: apm.APMSlice(u_update="independence", width=4.0),
     "SS+SS": lambda: apm.APMSlice(width=4.0),
     "SS+SS, stepping out": lambda: apm.APMSlice(width=1.0, step_out=True),

@@ -59,6 +59,7 @@ def mixed_model() -> pm.Model:
 
 STEPS: dict[str, Callable[[], Any]] = {
     "PM MH": lambda: apm.PseudoMarginalMH(),
+    "PM MH coordinate": lambda: apm.PseudoMarginalMH(directions="coordinate"),
     "correlated PM": lambda: apm.PseudoMarginalMH(correlation=0.9),
     "SS+SS": lambda: apm.APMSlice(),
     "SS+SS stepping out": lambda: apm.APMSlice(step_out=True),
@@ -66,6 +67,7 @@ STEPS: dict[str, Callable[[], Any]] = {
     "SS+SS adaptive": lambda: apm.APMSlice(directions="adaptive"),
     "MI+SS": lambda: apm.APMSlice(u_update="independence"),
     "SS+MH": lambda: apm.APMMetropolis(),
+    "SS+MH coordinate": lambda: apm.APMMetropolis(directions="coordinate"),
     "MI+MH": lambda: apm.APMMetropolis(u_update="independence"),
     "elliptical u": lambda: apm.APMEllipticalU(),
     "reflective u": lambda: apm.APMReflectiveU(),
