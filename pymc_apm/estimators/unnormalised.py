@@ -46,11 +46,13 @@ class Family(Protocol):
     ``anneal(x, parameters, reference, u)``, a faster form of :func:`annealed_log_ratio`.
     """
 
-    def log_g(self, x: Any, /, *parameters: Any) -> float:
-        """Return the log of the unnormalised density."""
+    @property
+    def log_g(self) -> Callable[..., float]:
+        """``log_g(x, *parameters)``: the log of the unnormalised density."""
 
-    def sample(self, /, *parameters_and_rng: Any) -> Any:
-        """Draw an exact sample, given the parameters and, as the last argument, a generator."""
+    @property
+    def sample(self) -> Callable[..., Any]:
+        """``sample(*parameters, rng)``: an exact sample."""
 
 
 @dataclass(frozen=True, eq=False)

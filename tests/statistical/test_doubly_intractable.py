@@ -96,7 +96,7 @@ def test_annealing_gives_the_exact_posterior(exact, method):
     with model:
         step, draws = {
             "SS+SS": lambda: (apm.APMSlice(width=0.1, directions="coordinate"), 2500),
-            "MI+SS": lambda: (apm.APMSlice("independence"), 2500),
+            "MI+SS": lambda: (apm.APMSlice(u_update="independence"), 2500),
             "PM MH": lambda: (apm.PseudoMarginalMH(scaling=0.04, directions="coordinate"), 8000),
             "MI+MH": lambda: (apm.APMMetropolis(u_update="independence"), 6000),
             "SS+MH": lambda: (apm.APMMetropolis(), 4000),
