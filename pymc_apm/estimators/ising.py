@@ -109,7 +109,7 @@ class Ising:
         n_sites: int | None = None,
         *,
         method: Method = "auto",
-        max_sweeps: int = 2**15,
+        max_sweeps: int = 2**16,
     ) -> None:
         one_of("method of Ising", method, "auto", "summary_states", "monotone")
         self.method = method
@@ -375,7 +375,7 @@ class Ising:
             self._starts,
             self._neighbours,
             self._per_edge(coupling)[self._edge_of_neighbour],
-            self._per_site(field),
+            self._per_site(field).copy(),
         )
 
     def _per_edge(self, coupling: Any) -> NDArray[np.float64]:
@@ -469,4 +469,4 @@ def _broadcast(name: str, value: Any, what: str, length: int) -> NDArray[np.floa
             f"The {name} of an Ising model must be one number, or one for each of the {length} "
             f"{what}, got an array of shape {array.shape}."
         )
-    return np.broadcast_to(array, length).copy()
+    return np.broadcast_to(array, length)

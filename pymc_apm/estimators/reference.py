@@ -10,9 +10,10 @@ is maximised, the way to the maximum is cut short where the weights become too u
 round starts from there with samples of its own.
 """
 
+import logging
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -26,6 +27,8 @@ from pymc_apm._compat import compile_function
 from pymc_apm.errors import CoalescenceError, EstimatorError, describe_value
 from pymc_apm.layout import Layout
 
+_log = logging.getLogger("pymc.apm")
+
 MAX_ROUNDS = 25
 """How often the samples are drawn anew at most; a few times are enough as a rule."""
 
@@ -35,8 +38,12 @@ EVEN = 1.0 / 3.0
 CONVERGED = 0.9
 """The effective share at which the next round would hardly change anything."""
 
+FAST: dict[str, Any] = {"mode": "FAST_COMPILE"}
+"""For the compiler: a search calls these functions too seldom to compile them for real."""
+
 
 def pilot_reference(
+    name: str,
     family: Any,
     parameters: Sequence[Variable],
     observed: Any,
@@ -44,10 +51,12 @@ def pilot_reference(
     model: pm.Model,
     seed: int = 0,
 ) -> list[Any]:
-    """Estimate the mode of the posterior, and return the parameters there.
+    """Estimate the mode of the posterior, report it, and return the parameters there.
 
     Parameters
     ----------
+    name : str
+        The name of the likelihood, for the report.
     family : Family
     parameters : sequence of Variable
         The parameters of the family, as functions of random variables of the model.
@@ -64,24 +73,36 @@ def pilot_reference(
     list of float or ndarray
     """
     search = _Search(family, parameters, observed, model)
-    rng = np.random.default_rng(seed)
     position = search.start
-    if position.size == 0:
-        return search.parameters(position)
+    if position.size > 0:
+        position = _find_mode(search, n_draws, np.random.default_rng(seed))
+        _log.info("Reference of %s by a pilot estimate: %s", name, search.describe(position))
+    return search.parameters(position)
+
+
+def _find_mode(search: "_Search", n_draws: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    position = search.start
     samples = search.draw(position, n_draws, rng)
     for _ in range(MAX_ROUNDS):
         target = search.maximise(position, samples)
-        while (share := search.effective_share(position, target, samples)) < EVEN:
+        while (share := search.effective_share(target, samples)) < EVEN:
             target = position + 0.7 * (target - position)
         if share > CONVERGED:
-            return search.parameters(target)
+            return target
         try:
             samples = search.draw(target, n_draws, rng)
         except CoalescenceError:
             # Too far into a region where sampling is hard: what has been reached will do.
-            return search.parameters(position)
+            return position
         position = target
-    return search.parameters(position)
+    return position
+
+
+class _Samples(NamedTuple):
+    """Exact samples, and the log of g for each at the parameters at which it was drawn."""
+
+    x: list[Any]
+    log_g: NDArray[np.float64]
 
 
 class _Search:
@@ -93,46 +114,50 @@ class _Search:
         self.family = family
         self.observed = observed
         upstream = set(ancestors(parameters))
-        random_variables = [rv for rv in model.free_RVs if rv in upstream]
-        values = [model.rvs_to_values[rv] for rv in random_variables]
+        self._random_variables = [rv for rv in model.free_RVs if rv in upstream]
+        self._values = [model.rvs_to_values[rv] for rv in self._random_variables]
+        self._model = model
         point = model.initial_point()
-        self._layout = Layout(values, point)
+        self._layout = Layout(self._values, point)
         self.start = self._layout.ravel(point)
-        outputs = model.replace_rvs_by_values(parameters)
-        log_prior = model.logp(vars=random_variables) if random_variables else None
-        self._function = compile_function(
-            values,
-            [*outputs, *([] if log_prior is None else [log_prior])],
-            mode="FAST_COMPILE",
+        self._parameters = self._compile(parameters)
+        self._log_prior = (
+            compile_function(self._values, [model.logp(vars=self._random_variables)], **FAST)
+            if self._random_variables
+            else lambda *_: [0.0]
         )
-        self._n_parameters = len(parameters)
 
-    def _call(self, position: NDArray[np.float64]) -> tuple[list[Any], float]:
-        point = self._layout.unravel(position)
-        results = self._function(*point.values())
-        parameters = [np.asarray(value)[()] for value in results[: self._n_parameters]]
-        return parameters, float(results[-1]) if len(results) > self._n_parameters else 0.0
+    def _compile(self, variables: Sequence[Variable]) -> Callable[..., list[NDArray[Any]]]:
+        outputs = self._model.replace_rvs_by_values(variables)
+        return compile_function(self._values, outputs, **FAST)
+
+    def _point(self, position: NDArray[np.float64]) -> Iterable[NDArray[Any]]:
+        return self._layout.unravel(position).values()
 
     def parameters(self, position: NDArray[np.float64]) -> list[Any]:
         """Return the parameters of the family."""
-        return self._call(position)[0]
+        return [np.asarray(value)[()] for value in self._parameters(*self._point(position))]
+
+    def describe(self, position: NDArray[np.float64]) -> str:
+        """Put the random variables of the model into words."""
+        values = self._compile(self._random_variables)(*self._point(position))
+        return ", ".join(
+            f"{rv.name} = {describe_value(value)}"
+            for rv, value in zip(self._random_variables, values, strict=True)
+        )
 
     def draw(
         self, position: NDArray[np.float64], n_draws: int, rng: np.random.Generator
-    ) -> list[Any]:
+    ) -> _Samples:
         """Draw exact samples."""
         parameters = self.parameters(position)
-        return [self.family.sample(*parameters, rng) for _ in range(n_draws)]
+        x = [self.family.sample(*parameters, rng) for _ in range(n_draws)]
+        return _Samples(x, self._log_g(x, parameters))
 
-    def _log_weights(
-        self, here: Sequence[Any], there: Sequence[Any], samples: Sequence[Any]
-    ) -> NDArray[np.float64]:
-        log_g = self.family.log_g
-        return np.array([log_g(x, *there) - log_g(x, *here) for x in samples])
+    def _log_g(self, x: Sequence[Any], parameters: Sequence[Any]) -> NDArray[np.float64]:
+        return np.array([self.family.log_g(one, *parameters) for one in x])
 
-    def maximise(
-        self, position: NDArray[np.float64], samples: Sequence[Any]
-    ) -> NDArray[np.float64]:
+    def maximise(self, position: NDArray[np.float64], samples: _Samples) -> NDArray[np.float64]:
         """Maximise the log posterior as estimated by samples drawn at a position."""
         here = self.parameters(position)
         log_g_here = float(self.family.log_g(self.observed, *here))
@@ -144,9 +169,10 @@ class _Search:
             )
 
         def loss(candidate: NDArray[np.float64]) -> float:
-            there, log_prior = self._call(candidate)
-            value = log_prior + float(self.family.log_g(self.observed, *there))
-            value -= float(logsumexp(self._log_weights(here, there, samples)))
+            there = self.parameters(candidate)
+            value = float(self._log_prior(*self._point(candidate))[0])
+            value += float(self.family.log_g(self.observed, *there))
+            value -= float(logsumexp(self._log_g(samples.x, there) - samples.log_g))
             return -value if math.isfinite(value) else math.inf
 
         simplex = position + np.vstack((np.zeros(position.size), 0.3 * np.eye(position.size)))
@@ -156,23 +182,18 @@ class _Search:
             method="Nelder-Mead",
             options={
                 "initial_simplex": simplex,
-                "xatol": 1e-3,
-                "fatol": 1e-3,
-                "maxfev": 100 * (position.size + 1),
+                "xatol": 1e-2,
+                "fatol": 1e-2,
+                "maxfev": 60 * (position.size + 1),
                 "adaptive": True,
             },
         )
         return np.asarray(result.x)
 
-    def effective_share(
-        self,
-        position: NDArray[np.float64],
-        target: NDArray[np.float64],
-        samples: Sequence[Any],
-    ) -> float:
-        """Return the effective share of samples drawn at one position as a sample at another."""
-        weights = self._log_weights(self.parameters(position), self.parameters(target), samples)
+    def effective_share(self, target: NDArray[np.float64], samples: _Samples) -> float:
+        """Return the effective share of samples as a sample at another position."""
+        weights = self._log_g(samples.x, self.parameters(target)) - samples.log_g
         if not np.isfinite(weights).any():
             return 0.0
-        log_share = 2.0 * logsumexp(weights) - logsumexp(2.0 * weights) - math.log(len(samples))
+        log_share = 2.0 * logsumexp(weights) - logsumexp(2.0 * weights) - math.log(len(weights))
         return float(math.exp(log_share))

@@ -14,7 +14,6 @@ al. (2006): x is moved from theta to theta_hat by transitions that leave these i
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -27,15 +26,13 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.black_box import black_box
-from pymc_apm.errors import ModelError, describe_value
+from pymc_apm.errors import ModelError
 from pymc_apm.estimators.reference import pilot_reference
 from pymc_apm.options import positive_integer
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import Stream
 
 __all__ = ["DoublyIntractable", "Family", "Unnormalised", "doubly_intractable"]
-
-_log = logging.getLogger("pymc.apm")
 
 
 class Family(Protocol):
@@ -309,12 +306,7 @@ def doubly_intractable(
     observed = family.prepare(observed) if hasattr(family, "prepare") else observed
     if reference is None:
         pilot_draws = positive_integer("pilot_draws of doubly_intractable", pilot_draws)
-        reference = pilot_reference(family, variables, observed, pilot_draws, model)
-        _log.info(
-            "Reference of %s by a pilot estimate: %s",
-            name,
-            ", ".join(f"{n} = {describe_value(v)}" for n, v in zip(names, reference, strict=True)),
-        )
+        reference = pilot_reference(name, family, variables, observed, pilot_draws, model)
     else:
         reference = _checked_reference(reference, variables, names)
     estimator = DoublyIntractable(family, observed, reference, anneal, names)

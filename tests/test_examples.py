@@ -1,0 +1,31 @@
+"""The example scripts run as a user would run them, shortened."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+SCRIPTS = {
+    "toy_gaussian.py": ["--draws", "200", "--methods", "PM MH,SS+SS,naive SS"],
+    "black_box.py": ["--draws", "50", "--tune", "50", "--methods", "SS+SS"],
+    "ising.py": ["--draws", "40", "--tune", "5", "--chains", "2", "--methods", "PM MH,exchange"],
+    "autologistic.py": ["--draws", "100", "--tune", "100", "--methods", "SS+SS,exchange"],
+}
+"""Each with options that make it short; ``--json`` and, where there is one, a figure are added."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_an_example_runs(script, tmp_path):
+    records = tmp_path / "records.json"
+    command = [sys.executable, str(EXAMPLES / script), *SCRIPTS[script], "--json", str(records)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    methods = SCRIPTS[script][SCRIPTS[script].index("--methods") + 1].split(",")
+    assert {record["method"] for record in json.loads(records.read_text())} >= set(methods)
+    figures = list(tmp_path.glob("*.png"))
+    assert len(figures) == ("figure" in (EXAMPLES / script).read_text())
