@@ -35,7 +35,7 @@ from common import (
     statistic,
     write_json,
 )
-from numpy.polynomial import chebyshev, legendre
+from ising_posterior import LARGEST_COUPLING, Posterior, exact_posterior
 from numpy.typing import ArrayLike, NDArray
 
 import pymc_apm as apm
@@ -43,9 +43,8 @@ import pymc_apm as apm
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-DATA_SEED = 2  # a typical draw: both sums of it are about one standard deviation off
+DATA_SEED = 2  # both sums of it are about one standard deviation off; nearer, PM MH sticks less
 TRUTH = [0.3, 0.0]
-LARGEST_COUPLING = 0.4
 STEP_SIZE = 0.04
 WIDTH = 0.1
 EXCHANGE = "exchange"
@@ -111,70 +110,6 @@ def build_model(ising: CountingIsing, y: NDArray[np.int8], anneal: int) -> pm.Mo
             "y", ising, [coupling, field], y, reference=TRUTH, anneal=anneal
         )
     return model
-
-
-# The exact answer
-
-
-class Posterior(NamedTuple):
-    """The exact posterior of (J, h) on a grid of quadrature nodes."""
-
-    coupling: NDArray[np.float64]
-    field: NDArray[np.float64]
-    log_z: NDArray[np.float64]
-    probability: NDArray[np.float64]
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """The posterior means of J and h."""
-        weights = self.probability
-        return np.array([weights.sum(axis=1) @ self.coupling, weights.sum(axis=0) @ self.field])
-
-    @property
-    def sd(self) -> NDArray[np.float64]:
-        """The posterior standard deviations of J and h."""
-        weights, (coupling, field) = self.probability, self.mean
-        variances = [
-            weights.sum(axis=1) @ (self.coupling - coupling) ** 2,
-            weights.sum(axis=0) @ (self.field - field) ** 2,
-        ]
-        return np.sqrt(variances)
-
-    def draw(self, rng: np.random.Generator, n_draws: int) -> list[tuple[float, float, float]]:
-        """Draw nodes of the grid: J, h and the log of the normaliser there."""
-        chosen = rng.choice(self.probability.size, size=n_draws, p=self.probability.ravel())
-        rows, columns = np.unravel_index(chosen, self.probability.shape)
-        values = (self.coupling[rows], self.field[columns], self.log_z[rows, columns])
-        return list(zip(*(column.tolist() for column in values), strict=True))
-
-
-def exact_posterior(
-    ising: CountingIsing, y: NDArray[np.int8], n_couplings: int = 12, n_fields: int = 9
-) -> Posterior:
-    """Compute the posterior by quadrature, with an interpolation of log Z.
-
-    Log Z is computed at few nodes, and interpolated by polynomials in J and asinh(h / 0.02)^2: it
-    is even in h, and its singularities nearest to the real line are at imaginary h, about that far
-    away. Twice as many nodes, or a larger box, change means and standard deviations by less than
-    1e-6.
-    """
-    lower, upper, largest_field, scale = 0.1, LARGEST_COUPLING, 0.2, 0.02
-    largest = np.arcsinh(largest_field / scale)
-    rows, columns = chebyshev.chebpts1(n_couplings), chebyshev.chebpts1(n_fields)
-    couplings = lower + (upper - lower) * (rows + 1) / 2
-    fields = scale * np.sinh(largest * np.sqrt((columns + 1) / 2))
-    values = np.array([[ising.log_z(j, h) for h in fields] for j in couplings])
-    by_row = np.linalg.solve(chebyshev.chebvander(rows, n_couplings - 1), values)
-    coefficients = np.linalg.solve(chebyshev.chebvander(columns, n_fields - 1), by_row.T).T
-
-    nodes, weights = legendre.leggauss(200)
-    coupling, field = lower + (upper - lower) * (nodes + 1) / 2, largest_field * nodes
-    place = 2 * (np.arcsinh(field / scale) / largest) ** 2 - 1
-    log_z = chebyshev.chebgrid2d(nodes, place, coefficients)
-    interactions, magnetisation = ising.statistics(y)
-    log_density = coupling[:, None] * interactions + field * magnetisation - log_z
-    probability = np.exp(log_density - log_density.max()) * weights[:, None] * weights
-    return Posterior(coupling, field, log_z, probability / probability.sum())
 
 
 def noise_of_estimate(ising: CountingIsing, posterior: Posterior, anneal: int, seed: int) -> float:
@@ -291,9 +226,8 @@ def moments(draws: NDArray[np.float64], posterior: Posterior) -> Record:
 
 def colour_of(method: str) -> Any:
     """Return the colour of a method, the same in all panels."""
-    return (
-        "black" if method == EXCHANGE else plt.get_cmap("tab10").colors[list(METHODS).index(method)]
-    )
+    colours = dict(zip(METHODS, plt.get_cmap("tab10").colors, strict=False))
+    return "black" if method == EXCHANGE else colours[method]
 
 
 def draw_figure(results: list[Result], anneals: list[int], path: Path) -> None:
@@ -304,12 +238,10 @@ def draw_figure(results: list[Result], anneals: list[int], path: Path) -> None:
     traced = [r for r in at_first if r.record["method"] in TRACED] or results[:1]
     draw_traces(left, traced)
     panels = right.subplots(len(anneals), 1, squeeze=False)[:, 0]
+    exchange = [result for result in results if result.record["method"] == EXCHANGE]
+    others = [result for result in results if result.record["method"] != EXCHANGE]
     for axis, anneal in zip(panels, anneals, strict=True):
-        shown = [
-            result
-            for result in results
-            if result.record["anneal"] == anneal or result.record["method"] == EXCHANGE
-        ]
+        shown = [result for result in others if result.record["anneal"] == anneal] + exchange
         draw_autocorrelations(axis, shown, anneal)
     right.suptitle("Cost-scaled autocorrelation, bands of 2 standard errors", fontsize=11)
     figure.savefig(path, dpi=150)
@@ -339,7 +271,7 @@ def draw_traces(figure: Any, results: list[Result]) -> None:
     axes[-1].set_xlim(0, len(draws))
     figure.suptitle(
         f"Trace of $h$, K = {results[0].record['anneal']}, the chain whose u was stuck longest; "
-        f"grey: the same u for {STUCK} updates",
+        f"grey: one u for over {STUCK} updates",
         fontsize=11,
     )
     figure.supylabel("$h$", fontsize=10)
@@ -356,7 +288,7 @@ def draw_autocorrelations(axis: Any, results: list[Result], anneal: int) -> None
         style, remark = ("--", " (not annealed)") if method == EXCHANGE else ("-", "")
         axis.plot(cost, mean, style, color=colour, label=method + remark)
         axis.fill_between(cost, mean - 2 * error, mean + 2 * error, color=colour, alpha=0.15)
-        is_small = mean < 0.1
+        is_small = mean < 0.15
         limit = max(limit, cost[is_small.argmax()] if is_small.any() else cost[-1])
     axis.axhline(0, color="black", linewidth=0.8)
     axis.set(
@@ -365,7 +297,8 @@ def draw_autocorrelations(axis: Any, results: list[Result], anneal: int) -> None
         xlabel="lag, in Gibbs sweeps computed",
         ylabel="autocorrelation of $h$",
     )
-    axis.set_title(f"K = {anneal}", loc="left", fontsize=9, pad=2)
+    title = f"K = {anneal}, annealed" if anneal else "K = 0, plain importance sampling"
+    axis.set_title(title, loc="left", fontsize=9, pad=2)
     axis.legend(frameon=False)
     axis.grid(alpha=0.3)
 
@@ -420,7 +353,7 @@ def print_notes(records: list[Record]) -> None:
 def print_lessons(records: list[Record]) -> None:
     """Say what one learns from a run of the methods that are compared here."""
     runs = {(record["method"], record["anneal"]): record for record in records}
-    levels = sorted({record["anneal"] for record in records})
+    levels = sorted({k for method, k in runs if method != EXCHANGE})
     compared = [(method, k) for method in TRACED for k in levels] + [(EXCHANGE, 0)]
     if len(levels) < 2 or any(key not in runs for key in compared):
         return
@@ -428,28 +361,26 @@ def print_lessons(records: list[Record]) -> None:
     plain, annealed, slices = runs["PM MH", few], runs["PM MH", many], runs["SS+SS", few]
     rates = {key: f"{record['ess_per_1000_sweeps']:.2f}" for key, record in runs.items()}
     best = max((key for key in runs if key[0] != EXCHANGE), key=lambda key: float(rates[key]))
+    exact = plain["sweeps_per_draw"] / plain["evals_per_draw"] - few
     stuck = ", ".join(f"{method} {runs[method, few]['longest_stuck_u']}" for method in TRACED)
     lessons = f"""\
-        Annealing: the log-estimate has a standard deviation of {plain["log_estimate_sd"]:.1f} for
-        K = {few} and {annealed["log_estimate_sd"]:.1f} for K = {many}. PM MH makes
-        {rates["PM MH", few]} effective draws per 1000 sweeps with the one and
-        {rates["PM MH", many]} with the other. Exact samples take most of the sweeps here
-        ({plain["sweeps_per_draw"] / plain["evals_per_draw"]:.0f} each), so annealing is cheap:
-        use it until the standard deviation is about 1.
+        Annealing: the standard deviation of the log-estimate is {plain["log_estimate_sd"]:.1f} for
+        K = {few} and {annealed["log_estimate_sd"]:.1f} for K = {many}; PM MH makes
+        {rates["PM MH", few]} and {rates["PM MH", many]} effective draws per 1000 sweeps. Beside an
+        exact sample, of {exact:.0f} sweeps, annealing is cheap: use it until that deviation is
+        about 1.
 
-        Sticking: the longest runs of draws with one u, K = {few}: {stuck}. Clamping an old u (MI)
-        lets theta move meanwhile, but only where this u is good. Slice sampling of u ends it. Long
-        runs are rare, so a short chain may have none, and then its ESS and MCSE promise too much.
+        Sticking: the longest run of draws with one u, K = {few}: {stuck}. Clamping an old u (MI)
+        lets theta move, but only where this u is good. The ESS of a chain that sticks, or that is
+        too short to have done so, promises too much.
 
-        Slices: SS+SS takes {slices["evals_per_draw"]:.1f} estimates per draw for K = {few} and
-        makes {rates["SS+SS", few]} effective draws per 1000 sweeps ({rates["SS+SS", many]} for
-        K = {many}). They buy a chain that always moves, with no step size to choose. That pays
-        where the noise is large and cannot be annealed away.
+        Slices: SS+SS moves theta and u in each draw, which takes
+        {slices["evals_per_draw"]:.1f} estimates for K = {few}. It makes {rates["SS+SS", few]} and
+        {rates["SS+SS", many]} effective draws per 1000 sweeps: it may pay where noise remains.
 
-        Exchange: {rates[EXCHANGE, 0]} effective draws per 1000 sweeps; the most that another method
-        makes is {rates[best]} ({best[0]}, K = {best[1]}). It needs no reference and no annealing,
-        and keeps no u that could stick: the one to beat where exact samples are to be had. The
-        others take any unbiased estimate."""
+        Exchange: {rates[EXCHANGE, 0]} effective draws per 1000 sweeps; the best of the others is
+        {best[0]}, K = {best[1]}, with {rates[best]}. It has no u that could stick: the one to beat
+        if exact samples can be drawn."""
     for lesson in lessons.split("\n\n"):
         text = " ".join(lesson.split())
         print(textwrap.fill(text, 98, initial_indent="- ", subsequent_indent="  "))

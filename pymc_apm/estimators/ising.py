@@ -19,7 +19,7 @@ back that is: the sample is a function of the parameters and of the stream of nu
 import functools
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -137,9 +137,7 @@ class Ising:
         )
 
     @classmethod
-    def lattice(
-        cls, n_rows: int, n_columns: int, *, torus: bool = False, **options: Any
-    ) -> "Ising":
+    def lattice(cls, n_rows: int, n_columns: int, *, torus: bool = False, **options: Any) -> Self:
         """Return the model on a square lattice, whose sites are numbered row by row.
 
         Parameters
@@ -173,7 +171,7 @@ class Ising:
         return ising
 
     @classmethod
-    def torus(cls, n_rows: int, n_columns: int, **options: Any) -> "Ising":
+    def torus(cls, n_rows: int, n_columns: int, **options: Any) -> Self:
         """Return the model on a square lattice whose opposite sides are joined.
 
         Parameters
