@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, gammaincinv, ndtr, ndtri
-from scipy.stats import binom, poisson
 
 from pymc_apm.kernels.stream import Reader
 
@@ -166,11 +165,15 @@ class StreamGenerator:
 
     def poisson(self, lam: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw Poisson counts."""
+        from scipy.stats import poisson  # takes longer to import than all of this package
+
         _check("lam", lam, np.less, 0)
         return np.asarray(self._transformed(size, poisson.ppf, lam)).astype(np.int64)[()]
 
     def binomial(self, n: ArrayLike, p: ArrayLike, size: Size = None) -> Any:
         """Draw binomial counts."""
+        from scipy.stats import binom  # as above
+
         _check("n", n, np.less, 0)
         _check("p", p, np.less, 0)
         _check("p", p, np.greater, 1)

@@ -10,7 +10,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 SCRIPTS = {
-    "toy_gaussian.py": ["--draws", "200", "--methods", "PM MH,SS+SS,naive SS"],
+    "toy_gaussian.py": ["--draws", "200", "--methods", "PM MH,SS+SS"],
     "black_box.py": ["--draws", "50", "--tune", "50", "--methods", "SS+SS"],
     "ising.py": ["--draws", "40", "--tune", "5", "--chains", "2", "--methods", "PM MH,exchange"],
     "autologistic.py": ["--draws", "100", "--tune", "100", "--methods", "SS+SS,exchange"],

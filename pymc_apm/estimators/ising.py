@@ -36,7 +36,6 @@ Method = Literal["auto", "summary_states", "monotone"]
 LARGEST_TABLE = 15
 """The largest number of neighbours for which probabilities are looked up in a table."""
 
-
 FIRST_START = 4
 """How many sweeps before the present the first run starts; fewer are hardly ever enough."""
 

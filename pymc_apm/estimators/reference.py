@@ -20,7 +20,6 @@ import pymc as pm
 from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from pymc_apm._compat import compile_function
@@ -159,6 +158,8 @@ class _Search:
 
     def maximise(self, position: NDArray[np.float64], samples: _Samples) -> NDArray[np.float64]:
         """Maximise the log posterior as estimated by samples drawn at a position."""
+        from scipy.optimize import minimize  # takes long to import, and is not always needed
+
         here = self.parameters(position)
         log_g_here = float(self.family.log_g(self.observed, *here))
         if not math.isfinite(log_g_here):

@@ -38,9 +38,10 @@ __all__ = ["DoublyIntractable", "Family", "Unnormalised", "doubly_intractable"]
 class Family(Protocol):
     """What has to be known of a model with an unknown normaliser.
 
-    :class:`Unnormalised` makes one from functions; :class:`~pymc_apm.estimators.Ising` is one. It
-    may also have a method ``prepare(observed)``, which is called once with the observed data, and
-    ``anneal(x, parameters, reference, u)``, a faster form of :func:`annealed_log_ratio`.
+    :class:`Unnormalised` makes one from functions; :class:`~pymc_apm.estimators.Ising` is one. For
+    annealing it has ``transition`` and ``transition_size`` too. It may have a method
+    ``prepare(observed)``, which is called once with the observed data, and ``anneal(x, parameters,
+    reference, u)``, a faster form of :func:`annealed_log_ratio`.
     """
 
     @property

@@ -12,7 +12,11 @@ from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
 
 def reflect(x: FloatVector, out: FloatVector | None = None) -> FloatVector:
-    """Fold the real line into the unit interval: the distance to the nearest even number."""
+    """Fold the real line into the unit interval: the paper's Reflect(x).
+
+    That is the distance to the nearest even number, which takes fewer passes than the remainder of
+    a division by 2.
+    """
     nearest_even = 0.5 * x
     np.rint(nearest_even, out=nearest_even)
     nearest_even *= 2.0

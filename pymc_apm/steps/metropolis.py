@@ -102,10 +102,10 @@ class APMMetropolis(RandomWalk):
     target_accept : float or (float, float)
         The acceptance rate that the scale is tuned to, or lower and upper bounds for it, with the
         batches of 100 updates that the paper uses (there 0.15 and 0.30).
-    directions : {"all", "coordinate"}
-        Whether to propose all parameters together, or one after the other.
     theta_updates : int
         How many updates of the parameters to make for each update of u.
+    directions : {"all", "coordinate"}
+        Whether to propose all parameters together, or one after the other.
     u : variable, str or list of these, optional
         The randomness to update; all that the model has if not given.
     model : Model, optional
@@ -150,8 +150,8 @@ class APMMetropolis(RandomWalk):
         scaling: float | None = None,
         covariance: ArrayLike | None = None,
         target_accept: float | tuple[float, float] = 0.234,
-        directions: Literal["all", "coordinate"] = "all",
         theta_updates: int = 1,
+        directions: Literal["all", "coordinate"] = "all",
         *,
         u: Any = None,
         model: pm.Model | None = None,
