@@ -107,6 +107,20 @@ def autocorrelation(draws: NDArray[np.float64], max_lag: int) -> NDArray[np.floa
     return covariance / covariance[:, :1]
 
 
+def plot_autocorrelation(
+    axis: Any, curves: NDArray[np.float64], cost_per_draw: float, **style: Any
+) -> None:
+    """Plot the mean autocorrelation of chains against cost, with bands of 2 standard errors."""
+    cost = np.arange(curves.shape[1]) * cost_per_draw
+    mean = curves.mean(axis=0)
+    (line,) = axis.plot(cost, mean, **style)
+    if len(curves) > 1:
+        error = curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
+        axis.fill_between(
+            cost, mean - 2 * error, mean + 2 * error, color=line.get_color(), alpha=0.15
+        )
+
+
 def print_table(records: Sequence[Record], columns: Sequence[tuple[str, str, str]]) -> None:
     """Print records as a table; a column is a key, a heading and a format."""
     rows = [[heading for _, heading, _ in columns]]

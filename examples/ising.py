@@ -11,7 +11,6 @@ Prints tables and writes a figure, traces and cost-scaled autocorrelations as in
 Figure 3. With --full it takes days.
 """
 
-import math
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from common import (
     longest_stuck_run,
     mean_statistic,
     parser,
+    plot_autocorrelation,
     print_table,
     sample,
     statistic,
@@ -281,15 +281,14 @@ def draw_autocorrelations(axis: Any, results: list[Result], anneal: int) -> None
     """Draw the autocorrelation of h for each method against cost, until the last is small."""
     limit = 0.0
     for record, _, _, curves in results:
-        cost = np.arange(curves.shape[1]) * record["sweeps_per_draw"]
-        mean = curves.mean(axis=0)
-        error = curves.std(axis=0, ddof=1) / math.sqrt(len(curves)) if len(curves) > 1 else 0 * mean
-        method, colour = record["method"], colour_of(record["method"])
+        cost, method = record["sweeps_per_draw"], record["method"]
         style, remark = ("--", " (not annealed)") if method == EXCHANGE else ("-", "")
-        axis.plot(cost, mean, style, color=colour, label=method + remark)
-        axis.fill_between(cost, mean - 2 * error, mean + 2 * error, color=colour, alpha=0.15)
+        plot_autocorrelation(
+            axis, curves, cost, color=colour_of(method), linestyle=style, label=method + remark
+        )
+        mean = curves.mean(axis=0)
         is_small = mean < 0.15
-        limit = max(limit, cost[is_small.argmax()] if is_small.any() else cost[-1])
+        limit = max(limit, cost * (is_small.argmax() if is_small.any() else len(mean) - 1))
     axis.axhline(0, color="black", linewidth=0.8)
     axis.set(
         xlim=(0, 1.2 * limit),

@@ -27,6 +27,7 @@ from common import (
     longest_stuck_run,
     mean_statistic,
     parser,
+    plot_autocorrelation,
     print_table,
     sample,
     write_json,
@@ -191,13 +192,7 @@ def draw_figure(runs: list[Run], records: list[Record], path: Path) -> None:
     for run, record in zip(runs, records, strict=True):
         evals = record["evals_per_draw"]
         curves = autocorrelation(draws_of(run, "theta"), math.ceil(limit / evals))
-        cost = np.arange(curves.shape[1]) * evals
-        mean = curves.mean(axis=0)
-        error = curves.std(axis=0, ddof=1) / math.sqrt(len(curves)) if len(curves) > 1 else 0 * mean
-        axis.plot(cost, mean, color=colours[run.method], label=run.method)
-        axis.fill_between(
-            cost, mean - 2 * error, mean + 2 * error, color=colours[run.method], alpha=0.15
-        )
+        plot_autocorrelation(axis, curves, evals, color=colours[run.method], label=run.method)
     axis.axhline(0, color="black", linewidth=0.8)
     axis.set(
         xlim=(0, limit),

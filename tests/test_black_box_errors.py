@@ -80,7 +80,7 @@ def test_an_unsupported_method_of_a_stream_is_named_with_the_parameters():
 
 
 def from_the_global_state(theta, rng):
-    return np.random.normal()  # noqa: NPY002
+    return np.random.normal()  # noqa: NPY002  hidden randomness, which must be noticed
 
 
 def from_its_own_generator(theta, rng):

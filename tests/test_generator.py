@@ -51,7 +51,7 @@ def test_a_method_that_is_not_supported_is_named_with_a_way_out(rng, name):
 
 def test_what_numpy_does_not_have_either_is_an_ordinary_attribute_error(rng):
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        rng.nonsense  # noqa: B018
+        rng.nonsense  # noqa: B018  the attribute does not exist
     assert not hasattr(rng, "nonsense")
 
 

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_apm.errors import CoalescenceError, ModelError, describe_value
 from pymc_apm.estimators.ising_exact import WIDEST, enumerated_log_z, torus_log_z
+from pymc_apm.estimators.ising_graph import checked_edges, lattice_edges, neighbours_of
 from pymc_apm.options import one_of, positive_integer
 
 __all__ = ["ExactSample", "Ising"]
@@ -113,7 +114,7 @@ class Ising:
         one_of("method of Ising", method, "auto", "summary_states", "monotone")
         self.method = method
         self.max_sweeps = positive_integer("max_sweeps of Ising", max_sweeps)
-        self.edges = _checked_edges(edges)
+        self.edges = checked_edges(edges)
         largest = int(self.edges.max(initial=-1)) + 1
         self.n_sites = largest if n_sites is None else positive_integer("n_sites of Ising", n_sites)
         if self.n_sites < max(largest, 1):
@@ -122,13 +123,10 @@ class Ising:
                 f"{self.n_sites} sites, counted from 0."
             )
         self._torus_shape: tuple[int, int] | None = None
-        # Each edge twice, sorted by the site that it is seen from.
-        ends = np.concatenate((self.edges, self.edges[:, ::-1]))
-        order = np.argsort(ends[:, 0], kind="stable")
-        self._neighbours = np.ascontiguousarray(ends[order, 1])
-        self._edge_of_neighbour = order % max(len(self.edges), 1)
-        degrees = np.bincount(ends[:, 0], minlength=self.n_sites)
-        self._starts = np.concatenate(([0], np.cumsum(degrees))).astype(np.int32)
+        self._starts, self._neighbours, self._edge_of_neighbour = neighbours_of(
+            self.edges, self.n_sites
+        )
+        degrees = np.diff(self._starts)
         self._table_of_neighbours = (
             self._neighbours.reshape(self.n_sites, -1)
             if 0 < degrees[0] <= LARGEST_TABLE and (degrees == degrees[0]).all()
@@ -151,21 +149,8 @@ class Ising:
         -------
         Ising
         """
-        n_rows = positive_integer("n_rows of Ising.lattice", n_rows)
-        n_columns = positive_integer("n_columns of Ising.lattice", n_columns)
-        if torus and min(n_rows, n_columns) < 3:
-            raise ModelError(
-                f"A torus needs at least 3 rows and columns, got {n_rows} x {n_columns}: with 2, "
-                "each site would be a neighbour of another one twice."
-            )
-        sites = np.arange(n_rows * n_columns).reshape(n_rows, n_columns)
-        below, right = np.roll(sites, -1, axis=0), np.roll(sites, -1, axis=1)
-        rows, columns = (n_rows, n_columns) if torus else (n_rows - 1, n_columns - 1)
-        edges = [
-            np.column_stack((sites[:rows].ravel(), below[:rows].ravel())),
-            np.column_stack((sites[:, :columns].ravel(), right[:, :columns].ravel())),
-        ]
-        ising = cls(np.concatenate(edges), n_rows * n_columns, **options)
+        edges = lattice_edges(n_rows, n_columns, torus)
+        ising = cls(edges, n_rows * n_columns, **options)
         ising._torus_shape = (n_rows, n_columns) if torus else None
         return ising
 
@@ -326,12 +311,11 @@ class Ising:
         ndarray of int8
         """
         spins = self._spins(x)
-        numbers = u.reshape(1, self.n_sites)
         if self._is_regular(coupling, field):
             return _kernels().gibbs_regular(
-                spins, self._table_of_neighbours, float(coupling), float(field), numbers
+                spins, self._table_of_neighbours, float(coupling), float(field), u
             )
-        return _kernels().gibbs_general(spins, *self._general_arguments(coupling, field), numbers)
+        return _kernels().gibbs_general(spins, *self._general_arguments(coupling, field), u)
 
     def anneal(
         self,
@@ -441,22 +425,6 @@ def _kernels() -> ModuleType:
 
 def _is_number(parameter: Any) -> bool:
     return isinstance(parameter, float) or np.ndim(parameter) == 0
-
-
-def _checked_edges(edges: ArrayLike) -> NDArray[np.int32]:
-    array = np.asarray(edges)
-    if array.size == 0:
-        return np.empty((0, 2), np.int32)
-    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu" or array.min() < 0:
-        raise ModelError(
-            "The edges of an Ising model must be pairs of sites, numbered from 0, with shape "
-            f"(n_edges, 2), got {describe_value(array)}."
-        )
-    if (array[:, 0] == array[:, 1]).any():
-        raise ModelError("An edge of an Ising model joins a site to itself.")
-    if len(np.unique(np.sort(array, axis=1), axis=0)) < len(array):
-        raise ModelError("An edge of an Ising model is given twice.")
-    return np.ascontiguousarray(array, dtype=np.int32)
 
 
 def _broadcast(name: str, value: Any, what: str, length: int) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
 """Loops over the sites of an Ising model, compiled by numba.
 
-Every function takes the uniform numbers of its sweeps as rows of a matrix: row ``t`` holds those of
-the sweep ``t`` before the present, one for each site in the order in which sites are visited. A run
-that starts ``T`` sweeps ago uses the rows ``T - 1`` down to 0, so that starting further back in
+Exact samplers take the uniform numbers of their sweeps as rows of a matrix: row ``t`` holds those
+of the sweep ``t`` before the present, one for each site in the order in which sites are visited. A
+run that starts ``T`` sweeps ago uses the rows ``T - 1`` down to 0, so that starting further back in
 time adds rows and changes none.
 
 There are two forms of each. The *regular* one is for graphs whose sites have equally many
@@ -43,19 +43,22 @@ def _table(degree: int, coupling: float, field: float) -> Floats:
 
 
 @numba.njit(cache=True)
+def _sweep_regular(spins: Spins, neighbours: Indices, table: Floats, u: Floats) -> None:
+    n_sites, degree = neighbours.shape
+    for site in range(n_sites):
+        total = 0
+        for j in range(degree):
+            total += spins[neighbours[site, j]]
+        spins[site] = 1 if u[site] < table[(total + degree) >> 1] else -1
+
+
+@numba.njit(cache=True)
 def gibbs_regular(
     spins: Spins, neighbours: Indices, coupling: float, field: float, u: Floats
 ) -> Spins:
-    """Return the spins after some sweeps of Gibbs sampling."""
-    n_sites, degree = neighbours.shape
+    """Return the spins after one sweep of Gibbs sampling."""
     spins = spins.copy()
-    table = _table(degree, coupling, field)
-    for t in range(len(u) - 1, -1, -1):
-        for site in range(n_sites):
-            total = 0
-            for j in range(degree):
-                total += spins[neighbours[site, j]]
-            spins[site] = 1 if u[t, site] < table[(total + degree) >> 1] else -1
+    _sweep_regular(spins, neighbours, _table(neighbours.shape[1], coupling, field), u)
     return spins
 
 
@@ -74,10 +77,9 @@ def _sweep_general(
 def gibbs_general(
     spins: Spins, starts: Indices, neighbours: Indices, coupling: Floats, field: Floats, u: Floats
 ) -> Spins:
-    """Return the spins after some sweeps of Gibbs sampling."""
+    """Return the spins after one sweep of Gibbs sampling."""
     spins = spins.copy()
-    for t in range(len(u) - 1, -1, -1):
-        _sweep_general(spins, starts, neighbours, coupling, field, u[t])
+    _sweep_general(spins, starts, neighbours, coupling, field, u)
     return spins
 
 
@@ -212,11 +214,7 @@ def anneal_regular(
                 (1.0 - weight) * coupling + weight * coupling_end,
                 (1.0 - weight) * field + weight * field_end,
             )
-            for site in range(n_sites):
-                total = 0
-                for j in range(degree):
-                    total += spins[neighbours[site, j]]
-                spins[site] = 1 if u[k - 1, site] < table[(total + degree) >> 1] else -1
+            _sweep_regular(spins, neighbours, table, u[k - 1])
         for site in range(n_sites):
             total = 0
             for j in range(degree):

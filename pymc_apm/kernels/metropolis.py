@@ -78,7 +78,8 @@ def random_walk(
     rng : Generator
     position : ndarray
     cholesky : ndarray
-        Lower triangular factor of the covariance of the step, before scaling.
+        Lower triangular factor of the covariance of the step, before scaling; or some columns of
+        it, for a step in a subspace.
     scaling : float
     discrete : ndarray of bool, optional
         Coordinates that hold integers: their step is rounded, which keeps it symmetric.
@@ -87,7 +88,7 @@ def random_walk(
     -------
     ndarray
     """
-    step = scaling * np.dot(cholesky, rng.standard_normal(position.size))
+    step = scaling * np.dot(cholesky, rng.standard_normal(cholesky.shape[1]))
     if discrete is not None:
         step = np.where(discrete, np.rint(step), step)
     return position + step

@@ -69,19 +69,19 @@ class TunesRandomWalk:
     def factors(self) -> list[NDArray[np.float64]]:
         """Return the factor of the covariance of each proposal of an update, before scaling.
 
-        That is one for all parameters, or one for each of them.
+        That is one for all parameters, or one column for each of them.
         """
         cholesky = self.learnt_covariance.cholesky
         if self.directions == "all":
             return [cholesky]
-        deviations = np.sqrt((cholesky**2).sum(axis=1))
-        return [np.diag(deviations * axis) for axis in np.eye(self.layout.size)]
+        deviations = np.diag(np.sqrt((cholesky**2).sum(axis=1)))
+        return np.split(deviations, self.layout.size, axis=1)
 
     def stop_tuning(self) -> None:
         """Freeze what was learnt."""
         if self.tune and self.scaling is None:
             self.learnt_scale = freeze_scale(self.learnt_scale, self.target_accept)
-        super().stop_tuning()  # type: ignore[misc]
+        super().stop_tuning()  # type: ignore[misc]  # that of the step this is mixed into
 
     @property
     def learns_covariance(self) -> bool:
