@@ -118,9 +118,7 @@ def sample_latent(
 
     placeholders = {rv: rv.type() for rv in parameters}
     outputs = clone_replace([latents, log_weights], replace=placeholders, rebuild_strict=False)
-    function = compile_function(
-        [u, *placeholders.values()], outputs, calls_python=True, on_unused_input="ignore"
-    )
+    function = compile_function([u, *placeholders.values()], outputs, calls_python=True)
     found, effective = [], np.empty(draws)
     for place in range(draws):
         point = [np.asarray(values[rv.name][place], dtype=rv.type.dtype) for rv in parameters]
