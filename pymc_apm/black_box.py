@@ -164,6 +164,7 @@ class BlackBox(Op):
     """
 
     __props__ = ("fn", "output_types", "sources", "gradient")
+    calls_python = True
 
     def __init__(
         self,
@@ -298,15 +299,21 @@ class BlackBox(Op):
         ]
 
 
+def nodes_between(outputs: Iterable[Variable], inputs: Iterable[Variable] = ()) -> list[Apply]:
+    """Return the nodes that compute some variables from others, or from scratch."""
+    given = set(inputs)
+    return list(
+        dict.fromkeys(
+            variable.owner
+            for variable in ancestors(list(outputs), blockers=given)
+            if variable.owner is not None and variable not in given
+        )
+    )
+
+
 def black_boxes_in(outputs: Iterable[Variable], inputs: Iterable[Variable] = ()) -> list[Apply]:
     """Return the calls of black boxes between some variables and their ancestors."""
-    given = set(inputs)
-    nodes = dict.fromkeys(
-        variable.owner
-        for variable in ancestors(list(outputs), blockers=given)
-        if variable.owner is not None and variable not in given
-    )
-    return [node for node in nodes if isinstance(node.op, BlackBox)]
+    return [node for node in nodes_between(outputs, inputs) if isinstance(node.op, BlackBox)]
 
 
 def used_numbers(nodes: Iterable[Apply]) -> dict[str, Variable]:

@@ -22,6 +22,7 @@ def Potential(
     log_estimate: TensorVariable,
     *,
     dims: str | Sequence[str] | None = None,
+    approximation: TensorVariable | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     """Add the log of an unbiased likelihood estimate to a model.
@@ -41,6 +42,9 @@ def Potential(
         are summed. ``-inf`` is an estimate of zero.
     dims : str or tuple of str, optional
         The name of the dimension of a vector.
+    approximation : TensorVariable, optional
+        A deterministic approximation of the log of what is estimated, a scalar. It never enters
+        the target; ``PseudoMarginalMH(tune_on="approximation")`` tunes on it.
     model : Model, optional
         The model to add it to; the one whose context is open if not given.
 
@@ -87,12 +91,32 @@ def Potential(
     for u in randomness:
         guard = CheckAndRaise(UnclaimedRandomnessError, unclaimed([u.name]))
         log_estimate = guard(log_estimate, u.is_claimed)
-    return pm.Potential(name, log_estimate, dims=dims, model=model)
+    term = pm.Potential(name, log_estimate, dims=dims, model=model)
+    if approximation is not None:
+        term.tag.apm_approximation = _checked_approximation(name, approximation, model)
+    return term
+
+
+def approximations_in(model: pm.Model) -> list[TensorVariable | None]:
+    """Return the approximation that comes with each potential of a model, if there is one."""
+    return [getattr(term.tag, "apm_approximation", None) for term in model.potentials]
 
 
 def feeds_potential(rv: Variable) -> bool:
     """Say whether a random variable is a parameter of some estimator."""
     return getattr(rv.tag, "feeds_apm_potential", False)
+
+
+def _checked_approximation(
+    name: str, approximation: TensorVariable, model: pm.Model
+) -> TensorVariable:
+    approximation = pt.as_tensor_variable(approximation)
+    _parameters_of(name, approximation, model)
+    if approximation.type.ndim > 0 or randomness_in([approximation]):
+        raise ModelError(
+            f"The approximation of apm.Potential({name!r}) must be a scalar without randomness."
+        )
+    return approximation
 
 
 def _check_type(name: str, log_estimate: TensorVariable) -> None:

@@ -21,11 +21,12 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
 from pymc_apm._compat import compile_function
-from pymc_apm.black_box import black_boxes_in, used_numbers
+from pymc_apm.black_box import black_boxes_in, nodes_between, used_numbers
 from pymc_apm.errors import EstimatorError, add_context, describe_value
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.kernels.stream import settled
 from pymc_apm.layout import Layout
+from pymc_apm.potential import approximations_in
 from pymc_apm.randomness import randomness_in
 from pymc_apm.staging import Stage, Term, TermKind, cut
 
@@ -81,6 +82,7 @@ class _Plan(NamedTuple):
     computes_exact: bool
     computes_estimate: bool
     changes_theta: bool
+    cubic: tuple[int, ...]
 
 
 class Density:
@@ -110,6 +112,24 @@ class Density:
         return new.log_density, new
 
 
+class ApproximateDensity:
+    """A density with all estimates replaced by their deterministic approximations.
+
+    The evaluations that it hands on are whole: the estimates are part of them.
+    """
+
+    __slots__ = ("_density", "_target")
+
+    def __init__(self, target: "Target", density: Density) -> None:
+        self._target = target
+        self._density = density
+
+    def __call__(self, position: Any, evaluation: Evaluation) -> tuple[float, Evaluation]:
+        """Evaluate at new values of the blocks, given an evaluation at the old ones."""
+        _, new = self._density(position, evaluation)
+        return self._target.approximate_log_density(new), new
+
+
 class Target:
     """The log density of a model as a function of blocks of its inputs.
 
@@ -136,9 +156,12 @@ class Target:
         The names of the terms that depend on randomness.
     layout, rest : Layout
         How parameters lie in the blocks :data:`THETA` and :data:`REST`.
-    n_evals, n_theta_evals, n_nan : int
+    has_approximation : bool
+        Whether every estimate comes with a deterministic approximation.
+    n_evals, n_theta_evals, n_nan, n_cubic : int
         Counts, since they were last set to zero: estimates computed, values of the parameters for
-        which they were, and estimates that were not a number.
+        which they were, estimates that were not a number, and the cubic operations of ops that
+        count theirs.
     """
 
     def __init__(
@@ -153,6 +176,7 @@ class Target:
         self.n_evals = 0
         self.n_theta_evals = 0
         self.n_nan = 0
+        self.n_cubic = 0
 
         logps = model.logp(sum=False)
         self.randomness: list[SharedVariable] = randomness_in(logps)
@@ -177,7 +201,12 @@ class Target:
         ]
         self.black_boxes = black_boxes_in(logps)
         used = used_numbers(self.black_boxes)
-        values = self._as_functions_of_blocks([*(logp.sum() for logp in logps), *used.values()])
+        costs = _cubic_operations(logps)
+        approximations = _approximations(model, kinds)
+        self.has_approximation = bool(approximations)
+        values = self._as_functions_of_blocks(
+            [*(logp.sum() for logp in logps), *used.values(), *costs, *approximations]
+        )
         stages, reports = cut(
             [Term(*term) for term in zip(kinds, values, strict=False)],
             self._blocks,
@@ -185,9 +214,10 @@ class Target:
         )
         with model:  # the compiler heeds its check_bounds
             place_of = self._compile(stages, compile_kwargs or {})
-        self._used_place = {
-            name: place_of[report] for name, report in zip(used, reports, strict=True)
-        }
+        places = [place_of[report] for report in reports]
+        self._used_place = dict(zip(used, places, strict=False))
+        self._cubic_places = frozenset(places[len(used) : len(used) + len(costs)])
+        self._approximation_places = places[len(used) + len(costs) :]
 
     def _as_functions_of_blocks(self, variables: Sequence[Variable]) -> list[Variable]:
         replacements: dict[Variable, Variable] = {
@@ -220,7 +250,10 @@ class Target:
             function = compile_function(
                 list(stage.inputs),
                 results,
-                calls_python=bool(black_boxes_in(results, stage.inputs)),
+                calls_python=any(
+                    getattr(node.op, "calls_python", False)
+                    for node in nodes_between(results, stage.inputs)
+                ),
                 **compile_kwargs,
             )
             inputs = tuple(place_of[variable] for variable in stage.inputs)
@@ -233,14 +266,26 @@ class Target:
         places: list[Any] = [None] * self._n_values
         for name, place in self._place.items():
             places[place] = values[name]
-        return self._run(places, _plan(self._stages, self._blocks), NOTHING)
+        return self._run(places, self._plan(self._stages, self._blocks), NOTHING)
 
     def along(self, *names: str) -> "Density":
         """Return the log density as a function of some blocks, in the form that kernels take."""
-        plan = _plan(
+        plan = self._plan(
             [(stage, call) for stage, call in self._stages if stage.depends_on & set(names)], names
         )
         return Density(self, plan, tuple(self._place[name] for name in names))
+
+    def _plan(self, stages: Sequence[tuple[Stage, _Call]], blocks: Iterable[str]) -> _Plan:
+        return _Plan(
+            tuple(call for stage, call in stages if stage.is_prior),
+            tuple(call for stage, call in stages if not stage.is_prior),
+            any("exact" in stage.sums for stage, _ in stages),
+            any("estimate" in stage.sums for stage, _ in stages),
+            not {THETA, REST}.isdisjoint(blocks),
+            tuple(
+                place for _, call in stages for place in call.outputs if place in self._cubic_places
+            ),
+        )
 
     def value(self, evaluation: Evaluation, name: str) -> FloatVector:
         """Return the value of a block in an evaluation."""
@@ -252,6 +297,14 @@ class Target:
         values[self._place[name]] = settled(rng, values[self._used_place[name]])
         return evaluation._replace(values=tuple(values))
 
+    def approximate_log_density(self, evaluation: Evaluation) -> float:
+        """Return the log density with all estimates replaced by their approximations."""
+        if not evaluation.values:  # the prior is zero
+            return -math.inf
+        log_density = evaluation.log_prior + evaluation.log_exact
+        log_density += _sum(self._approximation_places, evaluation.values)
+        return log_density if log_density < math.inf else -math.inf
+
     def n_random(self, evaluation: Evaluation) -> int:
         """Return how many random numbers an estimate uses; those of a seed are not counted."""
         n_random = self._n_fixed
@@ -261,14 +314,14 @@ class Target:
 
     def reset_counts(self) -> None:
         """Set all counts to zero."""
-        self.n_evals = self.n_theta_evals = self.n_nan = 0
+        self.n_evals = self.n_theta_evals = self.n_nan = self.n_cubic = 0
 
     def _run(self, values: list[Any], plan: _Plan, base: Evaluation) -> Evaluation:
         """Run the stages of a plan; ``values`` is changed and becomes part of the evaluation.
 
         What the plan does not compute is taken from an evaluation at the old values.
         """
-        prior, others, computes_exact, computes_estimate, changes_theta = plan
+        prior, others, computes_exact, computes_estimate, changes_theta, cubic = plan
         _, _, _, log_prior, log_exact = base
         try:
             if prior:
@@ -279,6 +332,8 @@ class Target:
             self.n_evals += computes_estimate
             self.n_theta_evals += changes_theta
             _call(others, values)
+            for place in cubic:
+                self.n_cubic += int(values[place])
             if computes_exact:
                 log_exact = _sum(self._sums["exact"], values)
             log_estimate = _sum(self._sums["estimate"], values)
@@ -322,16 +377,6 @@ def _sum(places: Iterable[int], values: Sequence[Any]) -> float:
     return total
 
 
-def _plan(stages: Sequence[tuple[Stage, _Call]], blocks: Iterable[str]) -> _Plan:
-    return _Plan(
-        tuple(call for stage, call in stages if stage.is_prior),
-        tuple(call for stage, call in stages if not stage.is_prior),
-        any("exact" in stage.sums for stage, _ in stages),
-        any("estimate" in stage.sums for stage, _ in stages),
-        not {THETA, REST}.isdisjoint(blocks),
-    )
-
-
 def _term_kinds(model: pm.Model, logps: Sequence[Variable]) -> list[TermKind]:
     """Sort the terms of a model, in the order in which ``Model.logp`` returns them.
 
@@ -345,3 +390,21 @@ def _term_kinds(model: pm.Model, logps: Sequence[Variable]) -> list[TermKind]:
         "estimate" if randomness_in([logp]) else kind
         for kind, logp in zip(kinds, logps, strict=True)
     ]
+
+
+def _cubic_operations(outputs: Iterable[Variable]) -> list[Variable]:
+    """Return the counts of cubic operations of those ops in a graph that count theirs."""
+    return [
+        node.outputs[node.op.n_cubic_output]
+        for node in nodes_between(outputs)
+        if hasattr(node.op, "n_cubic_output")
+    ]
+
+
+def _approximations(model: pm.Model, kinds: Sequence[TermKind]) -> list[Variable]:
+    """Return the approximations of all estimates, or nothing if one of them has none."""
+    found = [*[None] * len(model.basic_RVs), *approximations_in(model)]
+    wanted = [term for term, kind in zip(found, kinds, strict=True) if kind == "estimate"]
+    if not all(term is not None for term in wanted):
+        return []
+    return model.replace_rvs_by_values(wanted)

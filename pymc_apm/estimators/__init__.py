@@ -2,6 +2,14 @@
 
 from pymc_apm.estimators.importance import importance, log_mean_exp
 from pymc_apm.estimators.ising import Ising
+from pymc_apm.estimators.laplace import laplace_importance
 from pymc_apm.estimators.unnormalised import Unnormalised, doubly_intractable
 
-__all__ = ["Ising", "Unnormalised", "doubly_intractable", "importance", "log_mean_exp"]
+__all__ = [
+    "Ising",
+    "Unnormalised",
+    "doubly_intractable",
+    "importance",
+    "laplace_importance",
+    "log_mean_exp",
+]

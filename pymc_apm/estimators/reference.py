@@ -12,19 +12,17 @@ round starts from there with samples of its own.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors
 from scipy.special import logsumexp
 
-from pymc_apm._compat import compile_function
 from pymc_apm.errors import CoalescenceError, EstimatorError, describe_value
-from pymc_apm.layout import Layout
+from pymc_apm.estimators.pilot import ParameterSpace, maximise
 
 _log = logging.getLogger("pymc.apm")
 
@@ -36,9 +34,6 @@ EVEN = 1.0 / 3.0
 
 CONVERGED = 0.9
 """The effective share at which the next round would hardly change anything."""
-
-FAST: dict[str, Any] = {"mode": "FAST_COMPILE"}
-"""For the compiler: a search calls these functions too seldom to compile them for real."""
 
 
 def pilot_reference(
@@ -75,7 +70,7 @@ def pilot_reference(
     position = search.start
     if position.size > 0:
         position = _find_mode(search, n_draws, np.random.default_rng(seed))
-        _log.info("Reference of %s by a pilot estimate: %s", name, search.describe(position))
+        _log.info("Reference of %s by a pilot estimate: %s", name, search.space.describe(position))
     return search.parameters(position)
 
 
@@ -112,38 +107,9 @@ class _Search:
     ) -> None:
         self.family = family
         self.observed = observed
-        upstream = set(ancestors(parameters))
-        self._random_variables = [rv for rv in model.free_RVs if rv in upstream]
-        self._values = [model.rvs_to_values[rv] for rv in self._random_variables]
-        self._model = model
-        point = model.initial_point()
-        self._layout = Layout(self._values, point)
-        self.start = self._layout.ravel(point)
-        self._parameters = self._compile(parameters)
-        self._log_prior = (
-            compile_function(self._values, [model.logp(vars=self._random_variables)], **FAST)
-            if self._random_variables
-            else lambda *_: [0.0]
-        )
-
-    def _compile(self, variables: Sequence[Variable]) -> Callable[..., list[NDArray[Any]]]:
-        outputs = self._model.replace_rvs_by_values(variables)
-        return compile_function(self._values, outputs, **FAST)
-
-    def _point(self, position: NDArray[np.float64]) -> Iterable[NDArray[Any]]:
-        return self._layout.unravel(position).values()
-
-    def parameters(self, position: NDArray[np.float64]) -> list[Any]:
-        """Return the parameters of the family."""
-        return [np.asarray(value)[()] for value in self._parameters(*self._point(position))]
-
-    def describe(self, position: NDArray[np.float64]) -> str:
-        """Put the random variables of the model into words."""
-        values = self._compile(self._random_variables)(*self._point(position))
-        return ", ".join(
-            f"{rv.name} = {describe_value(value)}"
-            for rv, value in zip(self._random_variables, values, strict=True)
-        )
+        self.space = ParameterSpace(parameters, model)
+        self.start = self.space.start
+        self.parameters = self.space.values
 
     def draw(
         self, position: NDArray[np.float64], n_draws: int, rng: np.random.Generator
@@ -158,8 +124,6 @@ class _Search:
 
     def maximise(self, position: NDArray[np.float64], samples: _Samples) -> NDArray[np.float64]:
         """Maximise the log posterior as estimated by samples drawn at a position."""
-        from scipy.optimize import minimize  # takes long to import, and is not always needed
-
         here = self.parameters(position)
         log_g_here = float(self.family.log_g(self.observed, *here))
         if not math.isfinite(log_g_here):
@@ -169,27 +133,13 @@ class _Search:
                 "Give other initial values to the random variables of the model, or a reference."
             )
 
-        def loss(candidate: NDArray[np.float64]) -> float:
+        def log_posterior(candidate: NDArray[np.float64]) -> float:
             there = self.parameters(candidate)
-            value = float(self._log_prior(*self._point(candidate))[0])
+            value = self.space.log_prior(candidate)
             value += float(self.family.log_g(self.observed, *there))
-            value -= float(logsumexp(self._log_g(samples.x, there) - samples.log_g))
-            return -value if math.isfinite(value) else math.inf
+            return value - float(logsumexp(self._log_g(samples.x, there) - samples.log_g))
 
-        simplex = position + np.vstack((np.zeros(position.size), 0.3 * np.eye(position.size)))
-        result = minimize(
-            loss,
-            position,
-            method="Nelder-Mead",
-            options={
-                "initial_simplex": simplex,
-                "xatol": 1e-2,
-                "fatol": 1e-2,
-                "maxfev": 60 * (position.size + 1),
-                "adaptive": True,
-            },
-        )
-        return np.asarray(result.x)
+        return maximise(log_posterior, position)
 
     def effective_share(self, target: NDArray[np.float64], samples: _Samples) -> float:
         """Return the effective share of samples as a sample at another position."""

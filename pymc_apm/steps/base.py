@@ -60,6 +60,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         "n_theta_evals": (np.int64, []),
         "n_nan": (np.int64, []),
         "n_random": (np.int64, []),
+        "n_cubic": (np.int64, []),
         "log_estimate": (np.float64, []),
     }
 
@@ -204,6 +205,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         stats["n_theta_evals"] = target.n_theta_evals
         stats["n_nan"] = target.n_nan
         stats["n_random"] = target.n_random(evaluation)
+        stats["n_cubic"] = target.n_cubic
         stats["log_estimate"] = evaluation.log_estimate
         point = point.copy()
         point.update(target.layout.unravel(target.value(evaluation, THETA)))

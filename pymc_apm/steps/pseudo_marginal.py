@@ -10,11 +10,11 @@ from pymc_apm.adaptation import Scale
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import State, metropolis, random_walk
 from pymc_apm.kernels.state import FloatVector
-from pymc_apm.options import number
+from pymc_apm.options import number, one_of
 from pymc_apm.steps.base import APMStep, Point, share_accepted
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.metropolis import RandomWalk, mean_accept_rate
-from pymc_apm.target import THETA, Evaluation
+from pymc_apm.target import THETA, ApproximateDensity, Evaluation
 
 
 class PseudoMarginalMH(RandomWalk):
@@ -43,6 +43,10 @@ class PseudoMarginalMH(RandomWalk):
         The acceptance rate, or its bounds, for the clamped updates while tuning (see below).
     directions : {"all", "coordinate"}
         Whether to propose all parameters together, or one after the other, each with a new u.
+    tune_on : {"estimate", "approximation"}
+        What the updates while tuning are updates of: the estimate with clamped u, or the
+        deterministic approximations that estimators such as
+        :func:`~pymc_apm.estimators.laplace_importance` come with, as in the paper.
     model : Model, optional
         The model; the one whose context is open if not given.
     rng : Generator or seed, optional
@@ -103,6 +107,7 @@ class PseudoMarginalMH(RandomWalk):
         covariance: ArrayLike | None = None,
         target_accept: float | tuple[float, float] = 0.234,
         directions: Literal["all", "coordinate"] = "all",
+        tune_on: Literal["estimate", "approximation"] = "estimate",
         *,
         model: pm.Model | None = None,
         rng: Any = None,
@@ -116,6 +121,7 @@ class PseudoMarginalMH(RandomWalk):
                 "correlation of PseudoMarginalMH must be at least 0 and less than 1 (at 1 u would "
                 f"never change), got {correlation!r}."
             )
+        one_of("tune_on of PseudoMarginalMH", tune_on, "estimate", "approximation")
         super().__init__(
             all_variables(vars, model),
             None,
@@ -133,6 +139,15 @@ class PseudoMarginalMH(RandomWalk):
                         f"PseudoMarginalMH cannot propose a correlated {variable.name}, which is a "
                         "seed: use correlation=0, or an apm.Stream instead of the seed."
                     )
+        self._tunes_on_approximation = tune_on == "approximation"
+        if self._tunes_on_approximation:
+            if not self.target.has_approximation:
+                raise ModelError(
+                    "PseudoMarginalMH cannot tune on an approximation, because not every estimate "
+                    f"of the model ({', '.join(self.target.estimates)}) comes with one: use "
+                    "tune_on='estimate', or give one with apm.Potential(..., approximation=...)."
+                )
+            self._theta_density = ApproximateDensity(self.target, self.target.along(THETA))
         self.correlation = correlation
         self.optimal_scaling = 2.38 if correlation else 2.56
         self._joint_density = self.target.along(
@@ -185,8 +200,14 @@ class PseudoMarginalMH(RandomWalk):
         return proposals
 
     def _learning_transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
-        evaluation, u_infos = self.update_u(evaluation)
-        state, infos = self.walk(self.theta_state(evaluation))
+        u_infos: list[Any] = []
+        if self._tunes_on_approximation:
+            log_density = self.target.approximate_log_density(evaluation)
+            state = self.theta_state(evaluation)._replace(log_density=log_density)
+        else:
+            evaluation, u_infos = self.update_u(evaluation)
+            state = self.theta_state(evaluation)
+        state, infos = self.walk(state)
         scaling = self.learnt_scale.scaling
         self.learn(state.memo)
         return state.memo, {

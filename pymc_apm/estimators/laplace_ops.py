@@ -1,0 +1,256 @@
+"""The ops of the Laplace estimators: what depends on the parameters alone, and the draws.
+
+The fits are ops of their own without randomness among their inputs, so that the staged target runs
+them once per value of the parameters. They count their cubic operations in an output that the
+target adds up (``n_cubic`` in the statistics).
+"""
+
+import functools
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+
+from pymc_apm._compat import with_gradient
+from pymc_apm.errors import EstimatorError
+from pymc_apm.estimators.laplace_blocks import BlockFit, fit_blocks
+from pymc_apm.estimators.laplace_dense import (
+    JITTERS,
+    Covariance,
+    Fit,
+    NotPositiveDefinite,
+    deviations,
+    deviations_as_published,
+    fit,
+    fit_as_published,
+    smooth,
+)
+from pymc_apm.estimators.likelihood import Likelihood
+
+_log = logging.getLogger("pymc.apm")
+
+# Under Numba they run in Python, where they call LAPACK.
+warnings.filterwarnings("ignore", message="Numba will use object mode to run Laplace")
+
+
+class DenseReference(NamedTuple):
+    """The fit at the reference parameter: where Newton's method starts, and how to smooth.
+
+    Attributes
+    ----------
+    latent : ndarray
+    variance : ndarray
+    """
+
+    latent: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+
+@with_gradient
+class _PythonOp(Op):
+    """An op that calls Python and has no gradient."""
+
+    __props__ = ()
+    calls_python = True
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def vector_jacobian(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], gradients: Sequence[Variable]
+    ) -> list[Variable]:
+        """Refuse: there is no gradient."""
+        raise NotImplementedError(
+            "apm.estimators.laplace_importance has no gradient with respect to the parameters, "
+            "which steps like pm.NUTS need. Use a step that needs none, such as apm.APMSlice() or "
+            "apm.APMMetropolis(), for all parameters that it depends on."
+        )
+
+
+class LaplaceFit(_PythonOp):
+    """The fit for one latent vector, from its covariance, its mean and the likelihood's inputs.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    reference : DenseReference, optional
+        Without it, the fit is made as the paper's authors made it.
+    jitter : float
+    """
+
+    n_cubic_output = 5
+
+    def __init__(
+        self, likelihood: Likelihood, reference: DenseReference | None, jitter: float
+    ) -> None:
+        self.likelihood = likelihood
+        self.reference = reference
+        self.jitter = jitter
+        self._has_warned = False
+
+    def make_node(self, cov: Variable, mean: Variable, *inputs: Variable) -> Apply:
+        """Make a node of the graph."""
+        vector, matrix = pt.TensorType("float64", self.likelihood.shape), pt.dmatrix
+        outputs = [
+            vector(name="centre"),
+            vector(name="weights"),
+            vector(name="curvature"),
+            pt.dscalar("log_det"),
+            pt.dscalar("ridge"),
+            pt.lscalar("n_cubic"),
+            matrix("factor"),
+            matrix("prior_factor"),
+        ]
+        return Apply(self, [cov, mean, *inputs], outputs)
+
+    def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
+        """Fit."""
+        cov, mean, *others = inputs
+        fitted = self.fit(cov, mean, others) if np.isfinite(cov.sum()) else None
+        if fitted is None:  # nothing can be said where the covariance is not a number
+            vector, matrix = np.full(self.likelihood.shape, np.nan), np.full((1, 1), np.nan)
+            fitted = Fit(vector, vector, vector, np.nan, matrix, matrix, np.nan, np.nan, 0)
+        for storage, value in zip(
+            outputs,
+            (
+                fitted.centre,
+                fitted.weights,
+                fitted.curvature,
+                np.array(fitted.log_det),
+                np.array(fitted.ridge),
+                np.array(fitted.n_cubic),
+                fitted.factor,
+                fitted.prior_factor,
+            ),
+            strict=True,
+        ):
+            storage[0] = value
+
+    def fit(
+        self, cov: NDArray[np.float64], mean: NDArray[np.float64], inputs: Sequence[Any]
+    ) -> Fit:
+        """Fit a proposal."""
+        derivatives = functools.partial(self.likelihood.derivatives, inputs=inputs)
+        try:
+            if self.reference is None:
+                exact = smooth(derivatives, np.zeros(self.likelihood.shape))
+                fitted = fit_as_published(cov, mean, exact, self.jitter)
+            else:
+                smoothed = smooth(derivatives, self.reference.variance)
+                fitted = fit(cov, mean, smoothed, *self.reference, self.jitter)
+        except NotPositiveDefinite as error:
+            raise not_positive_definite(self.likelihood.name, error) from None
+        if fitted.ridge > 1.5 * self.jitter * cov.diagonal().mean() and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "The covariance of %s is ill-conditioned: %.1e had to be added to its diagonal, "
+                "%.0e times its mean. Give a larger jitter, at best with the reason why it is.",
+                self.likelihood.name,
+                fitted.ridge,
+                fitted.ridge / cov.diagonal().mean(),
+            )
+        return fitted
+
+
+def not_positive_definite(name: str, error: object) -> EstimatorError:
+    """Put into words that a covariance has no Cholesky factor."""
+    return EstimatorError(
+        f"The covariance of {name} is not positive definite: {error}. If it should be, its rows "
+        "are too much alike for double precision: give a larger jitter (up to "
+        f"{JITTERS[-1]:.0e} times the present one was tried), or remove inputs that occur twice."
+    )
+
+
+class LaplaceDraw(_PythonOp):
+    """Deviations of draws from the centre of a fit, from standard normal numbers.
+
+    Parameters
+    ----------
+    is_published : bool
+        Whether the fit was made as the paper's authors made it.
+    """
+
+    def __init__(self, is_published: bool) -> None:
+        self.is_published = is_published
+
+    def make_node(self, cov: Variable, *inputs: Variable) -> Apply:
+        """Make a node of the graph: the inputs are ridge, curvature, both factors and u."""
+        return Apply(self, [cov, *inputs], [pt.dmatrix("deviations")])
+
+    def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
+        """Draw."""
+        cov, ridge, curvature, factor, prior_factor, u = inputs
+        if np.isnan(ridge):
+            drawn = np.full(u.shape[-2:], np.nan)
+        elif self.is_published:
+            drawn = deviations_as_published(factor, u)
+        else:
+            drawn = deviations(Covariance(cov, float(ridge)), prior_factor, factor, curvature, u)
+        outputs[0][0] = drawn
+
+
+class LaplaceBlockFit(_PythonOp):
+    """The fits of many blocks, from their covariances, their means and the likelihood's inputs.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    start : ndarray
+        Where Newton's method starts, in terms of the whitened variables.
+    """
+
+    def __init__(self, likelihood: Likelihood, start: NDArray[np.float64]) -> None:
+        self.likelihood = likelihood
+        self.start = start
+
+    def make_node(self, cov: Variable, mean: Variable, *inputs: Variable) -> Apply:
+        """Make a node of the graph; the covariance has the shape (1 or blocks, size, size)."""
+        n_blocks, size = self.likelihood.shape
+        shapes = {
+            "centre": (n_blocks, size),
+            "spread": (n_blocks, size, size),
+            "log_det": (n_blocks,),
+            "prior_factor": cov.type.shape,
+        }
+        outputs = [pt.tensor(name, dtype="float64", shape=shape) for name, shape in shapes.items()]
+        return Apply(self, [cov, mean, *inputs], outputs)
+
+    def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
+        """Fit."""
+        cov, mean, *others = inputs
+        prior_factor = self.factorise(cov)
+        fitted = self.fit(prior_factor, mean, others, self.start)
+        results = (fitted.centre, fitted.spread, fitted.log_det, prior_factor)
+        for storage, value in zip(outputs, results, strict=True):
+            storage[0] = value
+
+    def factorise(self, cov: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the Cholesky factors of the covariances; a variance may be zero."""
+        if cov.shape[-1] == 1:
+            if not (cov < 0.0).any():
+                return np.sqrt(cov)
+            raise not_positive_definite(self.likelihood.name, f"it is {cov.min():.3g}")
+        try:
+            return np.asarray(np.linalg.cholesky(cov), dtype=np.float64)
+        except np.linalg.LinAlgError as error:
+            raise not_positive_definite(self.likelihood.name, error) from None
+
+    def fit(
+        self,
+        prior_factor: NDArray[np.float64],
+        mean: NDArray[np.float64],
+        inputs: Sequence[Any],
+        start: NDArray[np.float64],
+    ) -> BlockFit:
+        """Fit proposals."""
+        hessians = functools.partial(self.likelihood.hessians, inputs=inputs)
+        return fit_blocks(prior_factor, mean, hessians, start)
