@@ -3,6 +3,7 @@
 from pymc_apm.estimators.importance import importance, log_mean_exp
 from pymc_apm.estimators.ising import Ising
 from pymc_apm.estimators.laplace import laplace_importance
+from pymc_apm.estimators.latent import sample_latent
 from pymc_apm.estimators.unnormalised import Unnormalised, doubly_intractable
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "importance",
     "laplace_importance",
     "log_mean_exp",
+    "sample_latent",
 ]

@@ -8,7 +8,6 @@ each other (:mod:`pymc_apm.estimators.laplace_dense`), and many small independen
 (:mod:`pymc_apm.estimators.laplace_blocks`).
 """
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -20,35 +19,18 @@ from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_apm.errors import EstimatorError, ModelError
+from pymc_apm.errors import ModelError
 from pymc_apm.estimators.importance import log_mean_exp
-from pymc_apm.estimators.laplace_dense import (
-    NotPositiveDefinite,
-    fit,
-    marginal_variances,
-    smooth,
-)
-from pymc_apm.estimators.laplace_ops import (
-    DenseReference,
-    LaplaceBlockFit,
-    LaplaceDraw,
-    LaplaceFit,
-)
+from pymc_apm.estimators.laplace_ops import LaplaceBlockFit, LaplaceDraw, LaplaceFit
+from pymc_apm.estimators.laplace_reference import block_start, dense_reference
+from pymc_apm.estimators.latent import LatentDraws
 from pymc_apm.estimators.likelihood import Likelihood
-from pymc_apm.estimators.pilot import ParameterSpace, maximise
+from pymc_apm.estimators.pilot import ParameterSpace
 from pymc_apm.options import number, one_of, positive_integer
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import StandardNormal
 
-_log = logging.getLogger("pymc.apm")
-
 __all__ = ["laplace_importance"]
-
-VARIATIONAL_STEPS = 10
-"""How often the variances of the reference are made anew; they hardly change after a few times."""
-
-PILOT_TOLERANCE = 0.1
-"""How near to the mode the reference has to be, in each unconstrained parameter."""
 
 
 def laplace_importance(
@@ -59,6 +41,7 @@ def laplace_importance(
     samples: int = 1,
     *,
     groups: ArrayLike | None = None,
+    defensive: bool | None = None,
     reference: Mapping[str, Any] | None = None,
     jitter: float = 1e-8,
     formulation: Literal["fast", "published"] = "fast",
@@ -93,6 +76,10 @@ def laplace_importance(
         effect for each group. Where it is a matrix of shape (q, q), the same for all groups, or of
         shape (n_groups, q, q), it receives a matrix of shape (n_groups, q). The potential is then
         a vector with one log-estimate for each group.
+    defensive : bool, optional
+        With ``groups`` and at least two samples: whether a quarter of them, at least one, are drawn
+        from the prior, which keeps the weights bounded. By default this is so where the likelihood
+        is not log-concave, because its tails may be heavy then.
     reference : dict, optional
         Values of the parameters, by name, in the middle of the posterior, see below. By default the
         mode of an approximate posterior.
@@ -183,15 +170,27 @@ def laplace_importance(
     else:
         if formulation == "published":
             raise ModelError(f"formulation of {where} must be 'fast' with groups.")
-        terms = _grouped(name, log_lik, cov, mean, samples, reference, groups, model)
-    return Potential(name, terms.log_estimate, approximation=terms.approximation, model=model)
+        terms = _grouped(name, log_lik, cov, mean, samples, reference, groups, defensive, model)
+    term = Potential(name, terms.log_estimate, approximation=terms.approximation, model=model)
+    term.tag.apm_latent = terms.latent
+    return term
 
 
 class _Terms(NamedTuple):
-    """The log-estimate, and the value that it has at the centre of the proposal, without noise."""
+    """What an estimator adds to a model.
+
+    Attributes
+    ----------
+    log_estimate : TensorVariable
+    approximation : TensorVariable
+        The value that it has at the centre of the proposal, without noise.
+    latent : LatentDraws
+        How to draw the latent variables.
+    """
 
     log_estimate: TensorVariable
     approximation: TensorVariable
+    latent: LatentDraws
 
 
 def _dense(
@@ -218,71 +217,45 @@ def _dense(
     likelihood = Likelihood(name, log_lik, (size,))
     fit_op = LaplaceFit(
         likelihood,
-        None if is_published else _dense_reference(likelihood, cov, mean, jitter, model, reference),
+        None if is_published else dense_reference(likelihood, cov, mean, jitter, model, reference),
         jitter,
     )
     centre, weights, curvature, log_det, ridge, _, factor, prior_factor = fit_op(
         cov, mean, *likelihood.inputs
     )
-    n_pairs = samples // 2 if samples % 2 == 0 else 0
-    n_draws = n_pairs or samples
-    u = StandardNormal(
-        f"{name}_u", shape=(n_draws, size) if is_published else (2, n_draws, size), model=model
-    )
-    drawn = LaplaceDraw(is_published)(cov, ridge, curvature, factor, prior_factor, u)
-    drawn = pt.specify_shape(drawn, (n_draws, size))
-    offset = 0.5 * pt.sum(weights * centre) - log_det
-    constant = offset - pt.sum(weights * centre)
-    log_weights = [
-        likelihood.log_lik(mean + centre + sign * drawn).sum(axis=1)
-        - sign * (drawn * weights).sum(axis=1)
-        for sign in ((1.0, -1.0) if n_pairs else (1.0,))
-    ]
-    shared = constant + 0.5 * (curvature * drawn**2).sum(axis=1)
+    draw_op = LaplaceDraw(is_published)
+    constant = -0.5 * pt.sum(weights * centre) - log_det
+
+    def draw(u: TensorVariable, signs: Sequence[float] = (1.0,)) -> _Draws:
+        drawn = draw_op(cov, ridge, curvature, factor, prior_factor, u)
+        drawn = pt.specify_shape(drawn, u.type.shape[-2:])
+        shared = constant + 0.5 * (curvature * drawn**2).sum(axis=1)
+        latents = [mean + centre + sign * drawn for sign in signs]
+        log_weights = [
+            likelihood.log_lik(latent).sum(axis=1) - sign * (drawn * weights).sum(axis=1) + shared
+            for sign, latent in zip(signs, latents, strict=True)
+        ]
+        return _Draws(pt.concatenate(latents), pt.concatenate(log_weights))
+
+    def u_shape(n_draws: int) -> tuple[int, ...]:
+        return (n_draws, size) if is_published else (2, n_draws, size)
+
+    n_draws, signs = _pairs(samples)
+    u = StandardNormal(f"{name}_u", shape=u_shape(n_draws), model=model)
     at_centre = likelihood.log_lik((mean + centre)[None]).sum() + constant
-    return _Terms(log_mean_exp(pt.concatenate([term + shared for term in log_weights])), at_centre)
+    return _Terms(log_mean_exp(draw(u, signs).log_weights), at_centre, LatentDraws(u_shape, draw))
 
 
-def _dense_reference(
-    likelihood: Likelihood,
-    cov: TensorVariable,
-    mean: TensorVariable,
-    jitter: float,
-    model: pm.Model,
-    reference: Mapping[str, Any] | None,
-) -> DenseReference:
-    """Find the reference parameters, and fit the Gaussian there as well as can be."""
-    space = ParameterSpace([cov, mean, *likelihood.inputs], model, reference)
-    latest: list[NDArray[np.float64]] = []
+class _Draws(NamedTuple):
+    """Draws of latent variables, along the first axis, and the logs of their weights."""
 
-    def log_posterior(position: NDArray[np.float64]) -> float:
-        log_prior = space.log_prior(position)
-        if not math.isfinite(log_prior):
-            return -math.inf
-        cov, mean, *inputs = space.values(position)
-        start = latest[-1] if latest else mean
-        exact = smooth(lambda f: likelihood.derivatives(f, inputs), np.zeros(len(mean)))
-        try:
-            fitted = fit(cov, mean, exact, start, cov.diagonal(), jitter)
-        except NotPositiveDefinite:
-            return -math.inf
-        latest[:] = [mean + fitted.centre]
-        laplace = fitted.value - 0.5 * float(fitted.weights @ fitted.centre) - fitted.log_det
-        return log_prior + laplace
+    latents: TensorVariable
+    log_weights: TensorVariable
 
-    position = _search(likelihood.name, space, log_posterior, reference)
-    cov_there, mean_there, *inputs = space.values(position)
-    likelihood.check_factorises(mean_there, inputs)
-    if not math.isfinite(log_posterior(position)):
-        raise _no_start(likelihood.name, space.describe(position))
-    latent, variance = latest[-1], np.zeros(len(mean_there))
-    wide = cov_there.diagonal()
-    for _ in range(VARIATIONAL_STEPS):
-        smoothed = smooth(lambda f: likelihood.derivatives(f, inputs), variance)
-        fitted = fit(cov_there, mean_there, smoothed, latent, wide, jitter, mismatch=1e-3)
-        latent = mean_there + fitted.centre
-        variance = marginal_variances(fitted, cov_there)
-    return DenseReference(latent, variance)
+
+def _pairs(samples: int) -> tuple[int, tuple[float, ...]]:
+    """Return how many deviations to draw, and with which signs to use each of them."""
+    return (samples // 2, (1.0, -1.0)) if samples % 2 == 0 else (samples, (1.0,))
 
 
 def _grouped(
@@ -293,6 +266,7 @@ def _grouped(
     samples: int,
     reference: Mapping[str, Any] | None,
     groups: ArrayLike,
+    defensive: bool | None,
     model: pm.Model,
 ) -> _Terms:
     """Build the graph of the estimator for independent blocks."""
@@ -312,29 +286,47 @@ def _grouped(
     likelihood = Likelihood(
         name, (lambda f: log_lik(f[:, 0])) if is_scalar else log_lik, (n_groups, size), index
     )
-    start = _block_start(likelihood, cov, mean, model, reference)
-    centre, spread, log_det, prior_factor = LaplaceBlockFit(likelihood, start)(
+    start, is_concave = block_start(likelihood, cov, mean, model, reference)
+    centre, spread, root, log_det, prior_factor = LaplaceBlockFit(likelihood, start)(
         cov, mean, *likelihood.inputs
     )
-    n_pairs = samples // 2 if samples % 2 == 0 else 0
-    u = StandardNormal(f"{name}_u", shape=(n_pairs or samples, n_groups, size), model=model)
-    deviation = _products(spread, u)
-    signs = (1.0, -1.0) if n_pairs else (1.0,)
-    whitened = pt.concatenate([centre + sign * deviation for sign in signs])
-    latents = mean + _products(prior_factor, whitened)
-    squares = 0.5 * (u**2).sum(axis=-1)
-    log_weights = (
-        likelihood.log_lik(latents)
-        - 0.5 * (whitened**2).sum(axis=-1)
-        + pt.concatenate([squares] * len(signs))
-        - log_det
-    )
+    is_mixture = samples > 1 and (not is_concave if defensive is None else bool(defensive))
+    n_prior = max(samples // 4, 1) if is_mixture else 0
+    n_draws, signs = _pairs(samples - n_prior)
+
+    def draw(u: TensorVariable, n_prior: int = 0, signs: Sequence[float] = (1.0,)) -> _Draws:
+        # Draws from the proposal, with all signs; the last numbers are for those from the prior.
+        n_draws = u.type.shape[0] - n_prior
+        deviation = _products(spread, u[:n_draws])
+        whitened = [centre + sign * deviation for sign in signs]
+        standardised = [u[:n_draws]] * len(signs)
+        if n_prior:
+            whitened.append(u[n_draws:])
+            standardised.append(_products(root, u[n_draws:] - centre))
+        nu = pt.concatenate(whitened)
+        # The log of the density of the proposal, relative to the prior.
+        log_ratio = log_det + 0.5 * (nu**2 - pt.concatenate(standardised) ** 2).sum(axis=-1)
+        if n_prior:
+            share = n_prior / (n_prior + n_draws * len(signs))
+            log_ratio = pt.logaddexp(log_ratio + math.log1p(-share), math.log(share))
+        latents = mean + _products(prior_factor, nu)
+        values = latents[:, :, 0] if is_scalar else latents
+        return _Draws(values, likelihood.log_lik(latents) - log_ratio)
+
+    def u_shape(n_draws: int) -> tuple[int, ...]:
+        return (n_draws, n_groups, size)
+
+    u = StandardNormal(f"{name}_u", shape=u_shape(n_draws + n_prior), model=model)
     at_centre = (
-        likelihood.log_lik((mean + _products(prior_factor, centre[None])[0])[None])[0]
+        likelihood.log_lik(mean + _products(prior_factor, centre[None]))[0]
         - 0.5 * (centre**2).sum(axis=-1)
         - log_det
     )
-    return _Terms(log_mean_exp(log_weights, axis=0), at_centre.sum())
+    return _Terms(
+        log_mean_exp(draw(u, n_prior, signs).log_weights, axis=0),
+        at_centre.sum(),
+        LatentDraws(u_shape, draw),
+    )
 
 
 def _products(matrices: TensorVariable, vectors: TensorVariable) -> TensorVariable:
@@ -344,62 +336,6 @@ def _products(matrices: TensorVariable, vectors: TensorVariable) -> TensorVariab
     """
     size = vectors.type.shape[-1]
     return sum(matrices[:, :, j] * vectors[:, :, j, None] for j in range(size))
-
-
-def _block_start(
-    likelihood: Likelihood,
-    cov: TensorVariable,
-    mean: TensorVariable,
-    model: pm.Model,
-    reference: Mapping[str, Any] | None,
-) -> NDArray[np.float64]:
-    """Find the reference parameters, and the modes of the blocks there."""
-    space = ParameterSpace([cov, mean, *likelihood.inputs], model, reference)
-    op = LaplaceBlockFit(likelihood, np.zeros(likelihood.shape))
-    modes = op.start
-
-    def log_posterior(position: NDArray[np.float64]) -> float:
-        nonlocal modes
-        log_prior = space.log_prior(position)
-        if not math.isfinite(log_prior):
-            return -math.inf
-        cov, mean, *inputs = space.values(position)
-        try:
-            fitted = op.fit(op.factorise(cov), mean, inputs, modes)
-        except EstimatorError:
-            return -math.inf
-        if np.isfinite(fitted.centre).all():
-            modes = fitted.centre
-        return log_prior + float((fitted.value - fitted.log_det).sum())
-
-    position = _search(likelihood.name, space, log_posterior, reference)
-    if not math.isfinite(log_posterior(position)):
-        raise _no_start(likelihood.name, space.describe(position))
-    _, mean_there, *inputs = space.values(position)
-    likelihood.check_factorises(mean_there, inputs)
-    return modes
-
-
-def _search(
-    name: str,
-    space: ParameterSpace,
-    log_posterior: Callable[[NDArray[np.float64]], float],
-    reference: Mapping[str, Any] | None,
-) -> NDArray[np.float64]:
-    """Return the position of the reference: what the user gave, or else an approximate mode."""
-    if reference is not None or space.start.size == 0:
-        return space.start
-    position = maximise(log_posterior, space.start, PILOT_TOLERANCE, evaluations=40)
-    _log.info("Reference of %s by a pilot estimate: %s", name, space.describe(position))
-    return position
-
-
-def _no_start(name: str, where: str) -> EstimatorError:
-    return EstimatorError(
-        f"There is no Laplace approximation of {name} at the reference, {where}: the covariance "
-        "has no Cholesky factor there, or the likelihood is zero or not a number. Give a "
-        "reference, or other initial values to the random variables of the model."
-    )
 
 
 def _size(name: str, cov: TensorVariable, model: pm.Model) -> int:
@@ -412,7 +348,7 @@ def _size(name: str, cov: TensorVariable, model: pm.Model) -> int:
     return rows
 
 
-def _values(expression: Variable, model: pm.Model) -> Sequence[Any]:
+def _values(expression: Variable, model: pm.Model) -> NDArray[Any]:
     space = ParameterSpace([expression], model)
     return space.values(space.start)[0]
 

@@ -8,6 +8,11 @@ derivatives of the log-likelihood, A = I + C'H C = L L', a proposal and its weig
     nu = mode + L^-T u,    log w = log p(y_g | f_g) - nu'nu / 2 + u'u / 2 - log |L|.
 
 The weight is exact for any centre and any A, so that nothing depends on convergence but the noise.
+
+The tails of a likelihood that is not log-concave, such as Student's t, may be so heavy that the
+weights have no variance. Then a share of the draws comes from the prior, and the weights are those
+of the mixture (Hesterberg, 1995, doi:10.1080/00401706.1995.10484303), which are bounded if the
+likelihood is.
 """
 
 import math
@@ -42,6 +47,8 @@ class BlockFit(NamedTuple):
         Shape (blocks, size).
     spread : ndarray
         L^-T, shape (blocks, size, size).
+    root : ndarray
+        Its inverse L^T.
     log_det : ndarray
         log |L|, shape (blocks,).
     value : ndarray
@@ -50,6 +57,7 @@ class BlockFit(NamedTuple):
 
     centre: FloatArray
     spread: FloatArray
+    root: FloatArray
     log_det: FloatArray
     value: FloatArray
 
@@ -77,9 +85,9 @@ def fit_blocks(
     log_lik, gradient, hessian = hessians(mean + scale(prior_factor, nu))
     value = log_lik - 0.5 * (nu * nu).sum(axis=1)
     for _ in range(MAX_STEPS):
-        step, spread, log_det, distance = newton_steps(prior_factor, gradient, hessian, nu)
+        step, spread, root, log_det, distance = newton_steps(prior_factor, gradient, hessian, nu)
         if distance.max(initial=0.0) < CLOSE:
-            return BlockFit(nu + step, spread, log_det, value)
+            return BlockFit(nu + step, spread, root, log_det, value)
         for _ in range(MAX_HALVINGS):
             new = nu + step
             log_lik, gradient, hessian = hessians(mean + scale(prior_factor, new))
@@ -89,7 +97,18 @@ def fit_blocks(
                 break
             step[falls] *= 0.5
         nu, value = new, new_value
-    return BlockFit(nu, spread, log_det, value)
+    return BlockFit(nu, spread, root, log_det, value)
+
+
+def is_log_concave(
+    prior_factor: FloatArray, mean: FloatArray, hessians: Hessians, centre: FloatArray
+) -> bool:
+    """Look for places around the modes where the log-likelihood is not concave."""
+    for distance in (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0):
+        _, _, hessian = hessians(mean + scale(prior_factor, centre + distance))
+        if not np.linalg.eigvalsh(np.nan_to_num(hessian)).min() > -1e-8 * np.abs(hessian).max():
+            return False
+    return True
 
 
 def scale(factor: FloatArray, nu: FloatArray) -> FloatArray:
@@ -102,7 +121,7 @@ def scale(factor: FloatArray, nu: FloatArray) -> FloatArray:
 @numba.njit(cache=True)
 def newton_steps(
     prior_factor: FloatArray, gradient: FloatArray, hessian: FloatArray, nu: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
     """Compute the step of Newton's method in each block.
 
     Negative directions of the curvature of a likelihood that is not log-concave are taken for flat.
@@ -112,6 +131,8 @@ def newton_steps(
     step : ndarray
     spread : ndarray
         L^-T.
+    root : ndarray
+        L^T.
     log_det : ndarray
         log |L|.
     distance : ndarray
@@ -120,6 +141,7 @@ def newton_steps(
     n_blocks, size = nu.shape
     step = np.empty((n_blocks, size))
     spread = np.zeros((n_blocks, size, size))
+    root = np.zeros((n_blocks, size, size))
     log_det = np.empty(n_blocks)
     distance = np.empty(n_blocks)
     slope = np.empty(size)
@@ -151,6 +173,8 @@ def newton_steps(
         total = 0.0
         for i in range(size):
             total += math.log(lower[i, i])
+            for j in range(i + 1):
+                root[g, j, i] = lower[i, j]
         log_det[g] = total
         # The inverse of L, transposed, column by column.
         for j in range(size):
@@ -171,7 +195,7 @@ def newton_steps(
             for i in range(j + 1):
                 step[g, i] += spread[g, i, j] * total
         distance[g] = squared
-    return step, spread, log_det, distance
+    return step, spread, root, log_det, distance
 
 
 @numba.njit(cache=True)

@@ -34,11 +34,16 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.linalg.blas import dsymm, dsymv, dtrmm, dtrmv, dtrsm, dtrsv
+from scipy.linalg.blas import dsyrk, dtrmm, dtrmv, dtrsm
 from scipy.linalg.lapack import dpotrf
 
-FloatArray: TypeAlias = NDArray[np.float64]
+from pymc_apm.estimators.matrices import (
+    Buffers,
+    Covariance,
+    FloatArray,
+    NotPositiveDefinite,
+    solve,
+)
 
 CHORD_STEPS = 3
 """Steps that reuse a factor of B, the first one included."""
@@ -51,9 +56,6 @@ MAX_FACTORS = 20
 
 MAX_HALVINGS = 20
 """How often a step of Newton's method is halved at most."""
-
-JITTERS = (1.0, 1e2, 1e4)
-"""Factors of the jitter to try, one after the other, until the covariance has a factor."""
 
 
 class Derivatives(NamedTuple):
@@ -152,68 +154,6 @@ class Fit(NamedTuple):
     n_cubic: int
 
 
-class NotPositiveDefinite(ValueError):
-    """A covariance has no Cholesky factor, even with more jitter."""
-
-
-class Covariance:
-    """A covariance matrix, with a ridge, of which only one triangle is read.
-
-    Parameters
-    ----------
-    matrix : ndarray
-    ridge : float
-        What to add to the diagonal.
-    """
-
-    def __init__(self, matrix: FloatArray, ridge: float = 0.0) -> None:
-        # LAPACK wants its matrices by column; the transpose of a symmetric one is free.
-        self.matrix = matrix.T if matrix.flags.c_contiguous else np.asfortranarray(matrix)
-        self.ridge = ridge
-
-    def __matmul__(self, x: FloatArray) -> FloatArray:
-        if x.ndim == 1:
-            product: FloatArray = dsymv(1.0, self.matrix, x, lower=1)
-        else:
-            product = dsymm(1.0, self.matrix, x, lower=1)
-        if self.ridge:
-            product += self.ridge * x
-        return product
-
-    def factorise(self, jitter: float) -> FloatArray:
-        """Return the Cholesky factor, with as much of a ridge as it takes; keep the ridge.
-
-        The ridge is ``jitter`` times the mean variance, or a multiple of it if that is too little.
-        """
-        diagonal = self.matrix.diagonal()
-        scale = float(diagonal.mean())
-        if not (math.isfinite(scale) and scale > 0.0):
-            raise NotPositiveDefinite(f"its mean variance is {scale}")
-        n_tries = len(JITTERS) if jitter else 1
-        for factor in JITTERS[:n_tries]:
-            self.ridge = factor * jitter * scale
-            lower = self.matrix.copy(order="F")
-            np.einsum("ii->i", lower)[...] += self.ridge
-            lower, info = dpotrf(lower, lower=1, clean=0, overwrite_a=1)
-            if info == 0:
-                return lower
-        raise NotPositiveDefinite(
-            f"the leading minor of order {info} is not positive, with {self.ridge:.3g} added to "
-            "its diagonal"
-        )
-
-    def balanced(self, root: FloatArray) -> tuple[FloatArray, float]:
-        """Factorise B = I + S K S, S = diag(root); return the factor and its log determinant."""
-        b = np.empty(self.matrix.shape, order="F")
-        np.multiply(self.matrix, root, out=b)
-        b *= root[:, None]
-        np.einsum("ii->i", b)[...] += 1.0 + self.ridge * root * root
-        lower, info = dpotrf(b, lower=1, clean=0, overwrite_a=1)
-        if info != 0:
-            raise NotPositiveDefinite("I + S K S is not, so that K has negative eigenvalues")
-        return lower, float(np.log(lower.diagonal()).sum())
-
-
 def fit(
     cov: FloatArray,
     mean: FloatArray,
@@ -222,6 +162,7 @@ def fit(
     variance: FloatArray,
     jitter: float,
     mismatch: float = MISMATCH,
+    buffers: Buffers | None = None,
 ) -> Fit:
     """Fit a proposal with as few factorisations as it takes.
 
@@ -241,12 +182,14 @@ def fit(
     mismatch : float
         The variance of the log-weight that a wrong curvature may cause; small values make an exact
         fit.
+    buffers : Buffers, optional
+        Where to take the memory of the factors from.
 
     Returns
     -------
     Fit
     """
-    prior = Covariance(cov)
+    prior = Covariance(cov, buffers=buffers)
     prior_factor = prior.factorise(jitter)
     search = _Newton(prior, mean, smoothed)
     latent, at = start, smoothed(start)
@@ -258,7 +201,7 @@ def fit(
         n_cubic += 1
         for _ in range(CHORD_STEPS):
             b = curvature * (latent - mean) + at.gradient
-            weights = b - root * _solve(factor, root * (prior @ b))
+            weights = b - root * solve(factor, root * (prior @ b))
             latent, at = search.move(weights)
         if 0.5 * np.sum(((at.curvature - curvature) * variance) ** 2) <= mismatch:
             break
@@ -295,7 +238,7 @@ def fit_as_published(
         root = np.sqrt(curvature)
         factor, log_det = prior.balanced(root)
         b = curvature * (latent - mean) + at.gradient
-        weights = b - root * _solve(factor, root * (prior @ b))
+        weights = b - root * solve(factor, root * (prior @ b))
         old = latent
         latent, at = search.move(weights)
         change = float(np.mean((latent - old) ** 2))
@@ -361,10 +304,11 @@ def marginal_variances(fitted: Fit, cov: FloatArray) -> FloatArray:
 def _posterior_covariance(
     cov: FloatArray, ridge: float, root: FloatArray, factor: FloatArray
 ) -> FloatArray:
-    """Return (K^-1 + W)^-1 = K - V'V with V = L^-1 W^1/2 K."""
-    prior = cov + ridge * np.eye(len(cov))
-    half = dtrsm(1.0, factor, np.asfortranarray(root[:, None] * prior), lower=1)
-    return np.asfortranarray(prior - half.T @ half)
+    """Return the lower triangle of (K^-1 + W)^-1 = K - V'V, with V = L^-1 W^1/2 K."""
+    prior = np.array(cov, order="F")
+    np.einsum("ii->i", prior)[...] += ridge
+    half = dtrsm(1.0, factor, root[:, None] * prior, lower=1, overwrite_b=1)
+    return dsyrk(-1.0, half, beta=1.0, c=prior, trans=1, lower=1, overwrite_c=1)
 
 
 def deviations(
@@ -393,20 +337,12 @@ def deviations(
     root = np.sqrt(curvature)
     if u.shape[1] == 1:
         e = dtrmv(prior_factor, u[0, 0], lower=1)
-        return (e - prior @ (root * _solve(factor, root * e + u[1, 0])))[None]
+        return (e - prior @ (root * solve(factor, root * e + u[1, 0])))[None]
     e = dtrmm(1.0, prior_factor, u[0].T, lower=1)
     root = root[:, None]
-    return (e - prior @ (root * _solve(factor, root * e + u[1].T))).T
+    return (e - prior @ (root * solve(factor, root * e + u[1].T))).T
 
 
 def deviations_as_published(factor: FloatArray, u: FloatArray) -> FloatArray:
     """Draw deviations from the centre with a factor of the covariance; u is (samples, n)."""
     return dtrmm(1.0, factor, u.T, lower=1).T
-
-
-def _solve(factor: FloatArray, x: FloatArray) -> FloatArray:
-    """Solve L L' z = x."""
-    if x.ndim == 1:
-        return dtrsv(factor, dtrsv(factor, x, lower=1), lower=1, trans=1, overwrite_x=1)
-    half = dtrsm(1.0, factor, x, lower=1)
-    return dtrsm(1.0, factor, half, lower=1, trans_a=1, overwrite_b=1)

@@ -7,6 +7,7 @@ target adds up (``n_cubic`` in the statistics).
 
 import functools
 import logging
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -21,10 +22,7 @@ from pymc_apm._compat import with_gradient
 from pymc_apm.errors import EstimatorError
 from pymc_apm.estimators.laplace_blocks import BlockFit, fit_blocks
 from pymc_apm.estimators.laplace_dense import (
-    JITTERS,
-    Covariance,
     Fit,
-    NotPositiveDefinite,
     deviations,
     deviations_as_published,
     fit,
@@ -32,6 +30,7 @@ from pymc_apm.estimators.laplace_dense import (
     smooth,
 )
 from pymc_apm.estimators.likelihood import Likelihood
+from pymc_apm.estimators.matrices import JITTERS, Buffers, Covariance, NotPositiveDefinite
 
 _log = logging.getLogger("pymc.apm")
 
@@ -95,7 +94,11 @@ class LaplaceFit(_PythonOp):
         self.likelihood = likelihood
         self.reference = reference
         self.jitter = jitter
+        self._buffers = Buffers()
         self._has_warned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_buffers": Buffers()}
 
     def make_node(self, cov: Variable, mean: Variable, *inputs: Variable) -> Apply:
         """Make a node of the graph."""
@@ -115,7 +118,7 @@ class LaplaceFit(_PythonOp):
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
         """Fit."""
         cov, mean, *others = inputs
-        fitted = self.fit(cov, mean, others) if np.isfinite(cov.sum()) else None
+        fitted = self.fit(cov, mean, others) if math.isfinite(cov.sum()) else None
         if fitted is None:  # nothing can be said where the covariance is not a number
             vector, matrix = np.full(self.likelihood.shape, np.nan), np.full((1, 1), np.nan)
             fitted = Fit(vector, vector, vector, np.nan, matrix, matrix, np.nan, np.nan, 0)
@@ -146,7 +149,9 @@ class LaplaceFit(_PythonOp):
                 fitted = fit_as_published(cov, mean, exact, self.jitter)
             else:
                 smoothed = smooth(derivatives, self.reference.variance)
-                fitted = fit(cov, mean, smoothed, *self.reference, self.jitter)
+                fitted = fit(
+                    cov, mean, smoothed, *self.reference, self.jitter, buffers=self._buffers
+                )
         except NotPositiveDefinite as error:
             raise not_positive_definite(self.likelihood.name, error) from None
         if fitted.ridge > 1.5 * self.jitter * cov.diagonal().mean() and not self._has_warned:
@@ -218,6 +223,7 @@ class LaplaceBlockFit(_PythonOp):
         shapes = {
             "centre": (n_blocks, size),
             "spread": (n_blocks, size, size),
+            "root": (n_blocks, size, size),
             "log_det": (n_blocks,),
             "prior_factor": cov.type.shape,
         }
@@ -229,7 +235,7 @@ class LaplaceBlockFit(_PythonOp):
         cov, mean, *others = inputs
         prior_factor = self.factorise(cov)
         fitted = self.fit(prior_factor, mean, others, self.start)
-        results = (fitted.centre, fitted.spread, fitted.log_det, prior_factor)
+        results = (fitted.centre, fitted.spread, fitted.root, fitted.log_det, prior_factor)
         for storage, value in zip(outputs, results, strict=True):
             storage[0] = value
 

@@ -15,7 +15,8 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import compile_function
@@ -159,44 +160,48 @@ class Likelihood:
 
     def check_factorises(self, latent: NDArray[np.float64], inputs: Sequence[Any]) -> None:
         """Check that what belongs to one entry does not change when the other entries do."""
-        other = latent.copy()
-        other[1::2] += 0.5
-        values, gradients = self.derivatives(np.stack([latent, other]), inputs)
-        for kept in (values[:, ::2], gradients[:, ::2]):
-            if not np.allclose(kept[0], kept[1], rtol=1e-7, atol=1e-9, equal_nan=True):
-                what = "entry" if self.groups is None else "group"
+        # Any two entries differ in some bit of their index; either is changed without the other.
+        index = np.arange(self.shape[0])
+        bits = [index >> bit & 1 for bit in range(max(self.shape[0] - 1, 1).bit_length())]
+        changed = np.array([kept == value for kept in bits for value in (0, 1)])
+        moved = latent + 0.5 * changed.reshape(*changed.shape, *[1] * (latent.ndim - 1))
+        values, gradients = self.derivatives(np.concatenate([latent[None], moved]), inputs)
+        for found in (values, gradients):
+            kept = np.where(changed.reshape(*changed.shape, *[1] * (found.ndim - 2)), 0.0, 1.0)
+            if not np.allclose(kept * found[1:], kept * found[0], 1e-7, 1e-9, equal_nan=True):
                 raise ModelError(
-                    f"log_lik of {self.name!r} does not factorise: the log-likelihood of an "
-                    f"observation depends on more than one {what} of the latent array. Observation "
-                    + (
-                        "i may depend on entry i alone."
-                        if self.groups is None
-                        else "i may depend on entry groups[i] alone."
-                    )
+                    f"log_lik of {self.name!r} does not factorise: observation i may depend on "
+                    f"entry {'i' if self.groups is None else 'groups[i]'} of the latent array "
+                    "alone, but it changes when others do."
                 )
 
 
 def _boundary(output: Variable, variable: Variable) -> list[Variable]:
     """Return what a graph depends on beside a variable, as close to the variable as possible."""
-    below = {variable}
+    depends: dict[Variable, tuple[bool, bool]] = {}
+    for node in io_toposort(list(graph_inputs([output])), [output]):
+        sources = [depends.get(source, _of_input(source, variable)) for source in node.inputs]
+        found = (any(latent for latent, _ in sources), any(other for _, other in sources))
+        depends.update(dict.fromkeys(node.outputs, found))
     boundary: dict[Variable, None] = {}
-    nodes = []
-    for ancestor in ancestors([output]):
-        if ancestor.owner is not None and ancestor.owner not in nodes:
-            nodes.append(ancestor.owner)
-    changed = True
-    while changed:
-        changed = False
-        for node in nodes:
-            if node.outputs[0] not in below and not below.isdisjoint(node.inputs):
-                below.update(node.outputs)
-                changed = True
-    for node in nodes:
-        if node.outputs[0] in below:
-            for source in node.inputs:
-                if source not in below and not isinstance(source, Constant):
-                    boundary[source] = None
+    stack = [output]
+    seen = set()
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        on_latent, on_others = depends.get(current, _of_input(current, variable))
+        if not on_latent and on_others and isinstance(current.type, TensorType):
+            boundary[current] = None
+        elif current.owner is not None:
+            stack.extend(current.owner.inputs)
     return list(boundary)
+
+
+def _of_input(source: Variable, variable: Variable) -> tuple[bool, bool]:
+    """Say of an input of a graph whether it is the latent variable, and whether it can vary."""
+    return source is variable, source is not variable and not isinstance(source, Constant)
 
 
 def _sums_of_groups(

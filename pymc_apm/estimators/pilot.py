@@ -80,9 +80,9 @@ class ParameterSpace:
     def _point(self, position: NDArray[np.float64]) -> Iterable[NDArray[Any]]:
         return self._layout.unravel(position).values()
 
-    def values(self, position: NDArray[np.float64]) -> list[Any]:
+    def values(self, position: NDArray[np.float64]) -> list[NDArray[Any]]:
         """Return the values of the expressions."""
-        return [np.asarray(value)[()] for value in self._expressions(*self._point(position))]
+        return [np.asarray(value) for value in self._expressions(*self._point(position))]
 
     def log_prior(self, position: NDArray[np.float64]) -> float:
         """Return the log density of the prior, on the unconstrained scale."""

@@ -109,7 +109,10 @@ class _Search:
         self.observed = observed
         self.space = ParameterSpace(parameters, model)
         self.start = self.space.start
-        self.parameters = self.space.values
+
+    def parameters(self, position: NDArray[np.float64]) -> list[Any]:
+        """Return the parameters of the family, scalars as numbers."""
+        return [value[()] for value in self.space.values(position)]
 
     def draw(
         self, position: NDArray[np.float64], n_draws: int, rng: np.random.Generator

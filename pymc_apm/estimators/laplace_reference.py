@@ -1,0 +1,127 @@
+"""The reference of the Laplace estimators: where their fits start, found before sampling."""
+
+import functools
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_apm.errors import EstimatorError
+from pymc_apm.estimators.laplace_blocks import is_log_concave
+from pymc_apm.estimators.laplace_dense import fit, marginal_variances, smooth
+from pymc_apm.estimators.laplace_ops import DenseReference, LaplaceBlockFit
+from pymc_apm.estimators.likelihood import Likelihood
+from pymc_apm.estimators.matrices import NotPositiveDefinite
+from pymc_apm.estimators.pilot import ParameterSpace, maximise
+
+_log = logging.getLogger("pymc.apm")
+
+VARIATIONAL_STEPS = 10
+"""How often the variances of the reference are made anew; they hardly change after a few times."""
+
+PILOT_TOLERANCE = 0.1
+"""How near to the mode the reference has to be, in each unconstrained parameter."""
+
+
+def dense_reference(
+    likelihood: Likelihood,
+    cov: TensorVariable,
+    mean: TensorVariable,
+    jitter: float,
+    model: pm.Model,
+    reference: Mapping[str, Any] | None,
+) -> DenseReference:
+    """Find the reference parameters, and fit the Gaussian there as well as can be."""
+    space = ParameterSpace([cov, mean, *likelihood.inputs], model, reference)
+    latest: list[NDArray[np.float64]] = []
+
+    def log_posterior(position: NDArray[np.float64]) -> float:
+        log_prior = space.log_prior(position)
+        if not math.isfinite(log_prior):
+            return -math.inf
+        cov, mean, *inputs = space.values(position)
+        start = latest[-1] if latest else mean
+        exact = smooth(lambda f: likelihood.derivatives(f, inputs), np.zeros(len(mean)))
+        try:
+            fitted = fit(cov, mean, exact, start, cov.diagonal(), jitter)
+        except NotPositiveDefinite:
+            return -math.inf
+        latest[:] = [mean + fitted.centre]
+        laplace = fitted.value - 0.5 * float(fitted.weights @ fitted.centre) - fitted.log_det
+        return log_prior + laplace
+
+    position = _search(likelihood.name, space, log_posterior, reference)
+    cov_there, mean_there, *inputs = space.values(position)
+    likelihood.check_factorises(mean_there, inputs)
+    if not math.isfinite(log_posterior(position)):
+        raise _no_start(likelihood.name, space.describe(position))
+    latent, variance = latest[-1], np.zeros(len(mean_there))
+    wide = cov_there.diagonal()
+    for _ in range(VARIATIONAL_STEPS):
+        smoothed = smooth(lambda f: likelihood.derivatives(f, inputs), variance)
+        fitted = fit(cov_there, mean_there, smoothed, latent, wide, jitter, mismatch=1e-3)
+        latent = mean_there + fitted.centre
+        variance = marginal_variances(fitted, cov_there)
+    return DenseReference(latent, variance)
+
+
+def block_start(
+    likelihood: Likelihood,
+    cov: TensorVariable,
+    mean: TensorVariable,
+    model: pm.Model,
+    reference: Mapping[str, Any] | None,
+) -> tuple[NDArray[np.float64], bool]:
+    """Find the reference parameters, the modes of the blocks there, and if all is log-concave."""
+    space = ParameterSpace([cov, mean, *likelihood.inputs], model, reference)
+    op = LaplaceBlockFit(likelihood, np.zeros(likelihood.shape))
+    modes = op.start
+
+    def log_posterior(position: NDArray[np.float64]) -> float:
+        nonlocal modes
+        log_prior = space.log_prior(position)
+        if not math.isfinite(log_prior):
+            return -math.inf
+        cov, mean, *inputs = space.values(position)
+        try:
+            fitted = op.fit(op.factorise(cov), mean, inputs, modes)
+        except EstimatorError:
+            return -math.inf
+        if np.isfinite(fitted.centre).all():
+            modes = fitted.centre
+        return log_prior + float((fitted.value - fitted.log_det).sum())
+
+    position = _search(likelihood.name, space, log_posterior, reference)
+    if not math.isfinite(log_posterior(position)):
+        raise _no_start(likelihood.name, space.describe(position))
+    cov_there, mean_there, *inputs = space.values(position)
+    likelihood.check_factorises(mean_there, inputs)
+    hessians = functools.partial(likelihood.hessians, inputs=inputs)
+    return modes, is_log_concave(op.factorise(cov_there), mean_there, hessians, modes)
+
+
+def _search(
+    name: str,
+    space: ParameterSpace,
+    log_posterior: Callable[[NDArray[np.float64]], float],
+    reference: Mapping[str, Any] | None,
+) -> NDArray[np.float64]:
+    """Return the position of the reference: what the user gave, or else an approximate mode."""
+    if reference is not None or space.start.size == 0:
+        return space.start
+    position = maximise(log_posterior, space.start, PILOT_TOLERANCE, evaluations=40)
+    _log.info("Reference of %s by a pilot estimate: %s", name, space.describe(position))
+    return position
+
+
+def _no_start(name: str, where: str) -> EstimatorError:
+    return EstimatorError(
+        f"There is no Laplace approximation of {name} at the reference, {where}: the covariance "
+        "has no Cholesky factor there, or the likelihood is zero or not a number. Give a "
+        "reference, or other initial values to the random variables of the model."
+    )

@@ -1,0 +1,470 @@
+"""The Laplace estimators must be unbiased, whatever the quality of the approximation."""
+
+import logging
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pymc.initial_point import make_initial_point_fn
+from scipy import stats
+from scipy.special import log_expit
+
+import pymc_apm as apm
+from pymc_apm.errors import EstimatorError, ModelError
+from pymc_apm.estimators import laplace_dense, laplace_ops, matrices
+from pymc_apm.target import REST, THETA, Target
+from tests.statistical.checks import assert_exact, assert_not_exact, z_scores_of_means
+
+X = np.array([0.0, 0.7, 1.5])
+SIGNS = np.array([1.0, 1.0, -1.0])
+COUNTS = np.array([3, 0, 6])
+VALUES = np.array([0.5, -1.0, 6.0])  # the last one is an outlier, where the curvature is negative
+
+LIKELIHOODS = {
+    "probit": lambda f, spread: pm.logcdf(pm.Normal.dist(), SIGNS * f),
+    "logit": lambda f, spread: pm.logp(pm.Bernoulli.dist(logit_p=f), (SIGNS > 0).astype(int)),
+    "poisson": lambda f, spread: pm.logp(pm.Poisson.dist(pt.exp(f)), COUNTS),
+    "negative binomial": lambda f, spread: pm.logp(
+        pm.NegativeBinomial.dist(mu=pt.exp(f), alpha=spread), COUNTS
+    ),
+    "student t": lambda f, spread: pm.logp(pm.StudentT.dist(nu=3, mu=f, sigma=spread), VALUES),
+}
+
+TRUE_LIKELIHOODS = {
+    "probit": lambda i, f, spread: stats.norm.logcdf(SIGNS[i] * f),
+    "logit": lambda i, f, spread: log_expit(SIGNS[i] * f),
+    "poisson": lambda i, f, spread: stats.poisson.logpmf(COUNTS[i], np.exp(f)),
+    "negative binomial": lambda i, f, spread: stats.nbinom.logpmf(
+        COUNTS[i], spread, spread / (spread + np.exp(f))
+    ),
+    "student t": lambda i, f, spread: stats.t.logpdf(VALUES[i], 3, f, spread),
+}
+
+REFERENCE = {"scale": 1.5, "length": 1.0, "level": 0.3, "spread": 0.5}
+POINTS = [REFERENCE, {"scale": 2.5, "length": 0.4, "level": -0.5, "spread": 0.4}]
+
+
+def kernel(scale, length):
+    return scale**2 * np.exp(-0.5 * ((X[:, None] - X) / length) ** 2)
+
+
+def dense_model(likelihood, **options):
+    """Return a model with one latent vector of three entries."""
+    with pm.Model() as model:
+        scale, length = pm.HalfNormal("scale", 2), pm.HalfNormal("length", 2)
+        level, spread = pm.Normal("level"), pm.HalfNormal("spread")
+        reference = REFERENCE.copy()
+        if likelihood in ("probit", "logit", "poisson"):
+            del reference["spread"]
+        apm.estimators.laplace_importance(
+            "y",
+            lambda f: LIKELIHOODS[likelihood](f, spread),
+            scale**2 * pt.exp(-0.5 * ((X[:, None] - X) / length) ** 2),
+            level,
+            **{"reference": reference} | options,
+        )
+    return model
+
+
+def exact_likelihood(likelihood, scale, length, level, spread):
+    """Integrate over the latent vector, on a grid of its whitened entries."""
+    nu = np.linspace(-7.0, 7.0, 161)
+    lower = np.linalg.cholesky(kernel(scale, length))
+    a, b, c = nu[:, None, None], nu[None, :, None], nu[None, None, :]
+    latent = [lower[0, 0] * a, lower[1, 0] * a + lower[1, 1] * b]
+    latent.append(lower[2, 0] * a + lower[2, 1] * b + lower[2, 2] * c)
+    log_density = sum(
+        TRUE_LIKELIHOODS[likelihood](i, level + f, spread) for i, f in enumerate(latent)
+    )
+    log_prior = stats.norm.logpdf(a) + stats.norm.logpdf(b) + stats.norm.logpdf(c)
+    return float(np.exp(log_density + log_prior).sum() * (nu[1] - nu[0]) ** 3)
+
+
+class Estimator:
+    """The estimates of a model at given parameters, for independent u."""
+
+    def __init__(self, model, point):
+        overrides = {model[name]: np.asarray(value) for name, value in point.items()}
+        start = make_initial_point_fn(model=model, overrides=overrides)(0)
+        self.target = Target(model, model.value_vars, start)
+        (self.u,) = self.target.randomness
+        self.density = self.target.along(self.u.name)
+        self.rng = np.random.default_rng(1)
+        blocks = {THETA: self.target.layout.ravel(start), REST: np.zeros(0)}
+        self.evaluation = self.target.start(blocks | {self.u.name: self.draw()})
+
+    def draw(self):
+        return self.u.tag.apm_randomness.draw(self.rng)
+
+    def log_estimate(self, u):
+        return self.density(u, self.evaluation)[1].log_estimate
+
+    def estimates(self, n_draws):
+        return np.exp([self.log_estimate(self.draw()) for _ in range(n_draws)])
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_estimates_of_one_latent_vector_are_unbiased(likelihood, samples):
+    model = dense_model(likelihood, samples=samples)
+    for point in POINTS:
+        estimates = Estimator(model, point).estimates(5000)
+        assert_exact(z_scores_of_means([estimates / exact_likelihood(likelihood, **point) - 1]), 4)
+
+
+def test_the_published_form_is_unbiased():
+    model = dense_model("probit", formulation="published", samples=3)
+    estimates = Estimator(model, POINTS[1]).estimates(5000)
+    assert_exact(z_scores_of_means([estimates / exact_likelihood("probit", **POINTS[1]) - 1]), 4)
+
+
+@pytest.mark.parametrize("broken", ["curvature", "weights", "draw"])
+def test_a_wrong_weight_is_noticed(monkeypatch, broken):
+    original = laplace_dense.fit
+
+    def fit(*args, **kwargs):
+        fitted = original(*args, **kwargs)
+        if broken == "curvature":
+            return fitted._replace(curvature=1.1 * fitted.curvature)
+        if broken == "weights":
+            return fitted._replace(weights=1.1 * fitted.weights)
+        return fitted._replace(prior_factor=2.0 * fitted.prior_factor)
+
+    monkeypatch.setattr(laplace_ops, "fit", fit)
+    estimates = Estimator(dense_model("poisson"), POINTS[0]).estimates(5000)
+    exact = exact_likelihood("poisson", **POINTS[0])
+    assert_not_exact(z_scores_of_means([estimates / exact - 1]))
+
+
+# Groups
+
+
+SUBJECT = np.array([0, 0, 1, 1, 1, 2, 3, 3])
+TIME = np.array([0.0, 1.0, 0.0, 1.0, 2.0, 0.5, 0.0, 1.0])
+OUTCOME = np.array([1, 4, 0, 2, 1, 7, 3, 3])
+REAL_OUTCOME = np.array([0.1, 1.0, -0.4, 0.2, 0.1, 5.0, 1.0, 1.2])
+
+GROUPED = {
+    "probit": (
+        lambda eta: pm.logcdf(pm.Normal.dist(), np.where(OUTCOME > 2, 1, -1) * eta),
+        lambda i, eta: stats.norm.logcdf((1 if OUTCOME[i] > 2 else -1) * eta),
+    ),
+    "logit": (
+        lambda eta: pm.logp(pm.Bernoulli.dist(logit_p=eta), (OUTCOME > 2).astype(int)),
+        lambda i, eta: log_expit((1 if OUTCOME[i] > 2 else -1) * eta),
+    ),
+    "poisson": (
+        lambda eta: pm.logp(pm.Poisson.dist(pt.exp(eta)), OUTCOME),
+        lambda i, eta: stats.poisson.logpmf(OUTCOME[i], np.exp(eta)),
+    ),
+    "negative binomial": (
+        lambda eta: pm.logp(pm.NegativeBinomial.dist(mu=pt.exp(eta), alpha=2.0), OUTCOME),
+        lambda i, eta: stats.nbinom.logpmf(OUTCOME[i], 2.0, 2.0 / (2.0 + np.exp(eta))),
+    ),
+    "student t": (
+        lambda eta: pm.logp(pm.StudentT.dist(nu=3, mu=eta, sigma=0.4), REAL_OUTCOME),
+        lambda i, eta: stats.t.logpdf(REAL_OUTCOME[i], 3, eta, 0.4),
+    ),
+}
+
+COVARIANCE = np.array([[1.0, 0.3], [0.3, 0.5]])
+
+
+def grouped_model(likelihood, shape, samples=8, **options):
+    """Return a model with random intercepts, or with random slopes too."""
+    log_lik, _ = GROUPED[likelihood]
+    with pm.Model() as model:
+        beta, sd = pm.Normal("beta"), pm.HalfNormal("sd")
+        if shape == "scalar":
+            cov, effect = sd**2, lambda b: b[SUBJECT]
+        else:
+            cov = sd**2 * pt.as_tensor_variable(COVARIANCE)
+            cov = cov * np.ones((4, 1, 1)) if shape == "each" else cov
+            effect = lambda b: b[SUBJECT, 0] + b[SUBJECT, 1] * TIME  # noqa: E731
+        apm.estimators.laplace_importance(
+            "y",
+            lambda b: log_lik(beta + effect(b)),
+            cov,
+            samples=samples,
+            groups=SUBJECT,
+            reference={"beta": 0.5, "sd": 1.0},
+            **options,
+        )
+    return model
+
+
+def exact_groups(likelihood, shape, beta, sd):
+    """Return the likelihood of each group, by Gauss-Hermite quadrature, nested for two effects."""
+    _, log_lik = GROUPED[likelihood]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(150)
+    weights = weights / weights.sum()
+    if shape == "scalar":
+        effects, weights = [sd * nodes, np.zeros(150)], weights
+    else:
+        lower = sd * np.linalg.cholesky(COVARIANCE)
+        first, second = np.meshgrid(nodes, nodes, indexing="ij")
+        effects = [lower[0, 0] * first, lower[1, 0] * first + lower[1, 1] * second]
+        weights = np.outer(weights, weights)
+    exact = []
+    for group in range(4):
+        log_density = sum(
+            log_lik(i, beta + effects[0] + effects[1] * TIME[i])
+            for i in np.flatnonzero(group == SUBJECT)
+        )
+        exact.append(float((weights * np.exp(log_density)).sum()))
+    return np.array(exact)
+
+
+@pytest.mark.parametrize("likelihood", GROUPED)
+@pytest.mark.parametrize("shape", ["scalar", "shared", "each"])
+def test_estimates_of_groups_are_unbiased(likelihood, shape):
+    if shape == "each" and likelihood != "poisson":
+        pytest.skip("differs from a shared covariance in its shape alone")
+    model = grouped_model(likelihood, shape)
+    for point in ({"beta": 0.5, "sd": 1.0}, {"beta": -0.2, "sd": 1.8}):
+        estimates = Estimator(model, point).estimates(4000)
+        exact = exact_groups(likelihood, shape, **point).prod()
+        assert_exact(z_scores_of_means([estimates / exact - 1.0]), 4.0)
+
+
+def test_draws_come_in_pairs_and_from_the_prior_where_tails_may_be_heavy():
+    assert grouped_model("poisson", "scalar", samples=8)["y_u"].type.shape == (4, 4, 1)
+    assert grouped_model("poisson", "shared", samples=3)["y_u"].type.shape == (3, 4, 2)
+    # Two of eight from the prior, and three pairs.
+    assert grouped_model("student t", "shared", samples=8)["y_u"].type.shape == (5, 4, 2)
+
+
+def test_weights_without_a_share_from_the_prior_have_heavy_tails():
+    point = {"beta": -0.2, "sd": 1.8}
+    defensive = Estimator(grouped_model("student t", "shared"), point).estimates(2000)
+    plain = Estimator(grouped_model("student t", "shared", defensive=False), point).estimates(2000)
+    assert defensive.std() < 0.7 * plain.std()
+    assert defensive.max() / defensive.mean() < 15 < plain.max() / plain.mean()
+
+
+def test_the_potential_of_groups_has_one_entry_for_each():
+    model = grouped_model("poisson", "shared")
+    with model:
+        step = apm.APMSlice()
+        (potential,) = model.replace_rvs_by_values([model["y"]])
+        point = model.initial_point()
+        log_estimates = model.compile_fn(potential, inputs=model.value_vars)(point)
+        assert log_estimates.shape == (4,)
+        assert np.isfinite(step.step(point)[1][0]["log_estimate"])
+
+
+# What it costs
+
+
+def test_the_fit_runs_once_per_value_of_the_parameters():
+    estimator = Estimator(dense_model("poisson"), REFERENCE)
+    target = estimator.target
+    assert target.n_cubic == 2
+    target.reset_counts()
+    estimator.estimates(3)
+    assert (target.n_evals, target.n_theta_evals, target.n_cubic) == (3, 0, 0)
+    theta = target.value(estimator.evaluation, THETA)
+    target.along(THETA)(theta + 0.01, estimator.evaluation)
+    assert (target.n_evals, target.n_theta_evals, target.n_cubic) == (4, 1, 2)
+
+
+def test_cubic_operations_are_in_the_statistics():
+    with dense_model("poisson"):
+        step = apm.APMMetropolis(scaling=0.5)
+        idata = pm.sample(
+            10, tune=0, chains=1, step=step, progressbar=False, compute_convergence_checks=False
+        )
+    assert (idata.sample_stats["n_cubic"] == 2 * idata.sample_stats["n_theta_evals"]).all()
+
+
+def test_the_published_form_counts_as_the_paper_does():
+    estimator = Estimator(dense_model("poisson", formulation="published"), REFERENCE)
+    f, mean = np.full(3, 0.3), np.full(3, 0.3)
+    cov = kernel(1.5, 1.0)
+    n_steps, change = 0, np.inf
+    while change >= 1e-4:
+        n_steps += 1
+        w, gradient = np.exp(f), COUNTS - np.exp(f)
+        new = mean + np.linalg.solve(np.linalg.inv(cov) + np.diag(w), w * (f - mean) + gradient)
+        change = np.mean((new - f) ** 2)
+        f = new
+    assert estimator.target.n_cubic == n_steps + 3
+
+
+def test_the_estimate_does_not_depend_on_the_path():
+    estimator = Estimator(dense_model("student t"), REFERENCE)
+    target, here = estimator.target, estimator.evaluation
+    theta = target.value(here, THETA)
+    along = target.along(THETA)
+    there, rest = along(theta + 0.7, here)
+    again, _ = along(theta + 0.7, along(theta - 1.0, rest)[1])
+    assert there == again
+
+
+# Numerics
+
+
+def ill_conditioned(jitter):
+    """Return a model of forty observations at nearly the same place."""
+    x = np.linspace(0.0, 1e-3, 40)
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        apm.estimators.laplace_importance(
+            "y",
+            lambda f: pm.logp(pm.Poisson.dist(pt.exp(f)), np.arange(40) % 4),
+            scale**2 * np.exp(-0.5 * (x[:, None] - x) ** 2),
+            jitter=jitter,
+            reference={"scale": 1.0},
+        )
+    return model
+
+
+def test_an_ill_conditioned_covariance_is_handled():
+    estimates = Estimator(ill_conditioned(1e-8), {"scale": 1.0}).estimates(500)
+    assert np.log(estimates).std() < 0.5
+
+
+def test_more_jitter_than_asked_for_is_reported(caplog):
+    with caplog.at_level(logging.WARNING, logger="pymc.apm"):
+        Estimator(ill_conditioned(1e-18), {"scale": 1.0})
+    assert "ill-conditioned" in caplog.text and "larger jitter" in caplog.text
+
+
+def test_a_covariance_without_a_factor_is_an_error_in_words():
+    with pytest.raises(EstimatorError, match=r"no Laplace approximation of y .*Cholesky"):
+        ill_conditioned(0.0)
+    model = dense_model("poisson", jitter=0.0)
+    op = next(
+        v.owner.op
+        for v in pt_ancestors(model["y"])
+        if isinstance(v.owner.op, laplace_ops.LaplaceFit)
+    )
+    with pytest.raises(EstimatorError, match=r"covariance of y is not positive definite.*jitter"):
+        op.fit(np.ones((3, 3)), np.zeros(3), [])
+
+
+def pt_ancestors(variable):
+    from pytensor.graph.traversal import ancestors
+
+    return [ancestor for ancestor in ancestors([variable]) if ancestor.owner is not None]
+
+
+def test_parameters_without_a_covariance_have_no_probability():
+    estimator = Estimator(dense_model("poisson"), REFERENCE)
+    target = estimator.target
+    theta = target.value(estimator.evaluation, THETA).copy()
+    theta[0] = 800.0  # the log of a scale whose square is infinite
+    value, _ = target.along(THETA)(theta, estimator.evaluation)
+    assert value == -np.inf
+
+
+def test_a_fit_far_from_the_reference_is_safe():
+    estimator = Estimator(dense_model("poisson"), {**REFERENCE, "scale": 60.0, "level": -30.0})
+    assert np.isfinite(estimator.evaluation.log_estimate)
+
+
+@pytest.mark.parametrize("size", [1, 50])
+def test_a_fit_is_the_fixed_point(size):
+    rng = np.random.default_rng(3)
+    x, y = np.sort(rng.uniform(size=size)), rng.poisson(3.0, size=size)
+    cov = np.exp(-0.5 * ((x[:, None] - x) / 0.3) ** 2) + 1e-6 * np.eye(size)
+
+    def derivatives(f):
+        return y * f - np.exp(f), y - np.exp(f)
+
+    smoothed = laplace_dense.smooth(derivatives, np.zeros(size))
+    mean = np.full(size, 0.5)
+    fitted = laplace_dense.fit(cov, mean, smoothed, mean, np.ones(size), 0.0, mismatch=1e-12)
+    latent = mean + fitted.centre
+    np.testing.assert_allclose(fitted.weights, y - np.exp(latent), atol=1e-4)
+    np.testing.assert_allclose(cov @ fitted.weights, fitted.centre, atol=1e-8)
+    inverse = np.linalg.inv(np.linalg.inv(cov) + np.diag(fitted.curvature))
+    variances = laplace_dense.marginal_variances(fitted, cov)
+    np.testing.assert_allclose(variances, np.diag(inverse), rtol=1e-4)
+    u = rng.standard_normal((2, 20000, size))
+    drawn = laplace_dense.deviations(
+        matrices.Covariance(cov), fitted.prior_factor, fitted.factor, fitted.curvature, u
+    )
+    error = np.cov(drawn.T).reshape(size, size) - inverse
+    assert np.abs(error).max() < 6 * np.diag(inverse).max() / np.sqrt(20000)
+    one = laplace_dense.deviations(
+        matrices.Covariance(cov),
+        fitted.prior_factor,
+        fitted.factor,
+        fitted.curvature,
+        u[:, :1],
+    )
+    np.testing.assert_allclose(one, drawn[:1], atol=1e-10)
+
+
+# Through pm.sample
+
+
+def test_it_survives_another_process():
+    model = cloudpickle.loads(cloudpickle.dumps(dense_model("negative binomial")))
+    estimator = Estimator(model, REFERENCE)
+    other = Estimator(dense_model("negative binomial"), REFERENCE)
+    assert estimator.evaluation.log_estimate == pytest.approx(other.evaluation.log_estimate)
+
+
+def test_the_reference_is_found_and_reported(caplog):
+    with caplog.at_level(logging.INFO, logger="pymc.apm"):
+        dense_model("poisson", reference=None)
+    assert "Reference of y by a pilot estimate: scale = " in caplog.text
+
+
+def test_tuning_on_the_approximation():
+    with dense_model("poisson"):
+        step = apm.PseudoMarginalMH(tune_on="approximation")
+        point = pm.modelcontext(None).initial_point()
+        u = step.u["y_u"].copy()
+        for _ in range(60):
+            point, (stats_of_draw,) = step.step(point)
+            assert stats_of_draw["u_accepted"] == 0.0
+        np.testing.assert_array_equal(step.u["y_u"], u)
+        step.stop_tuning()
+        moved = [step.step(point)[1][0]["u_accepted"] for _ in range(50)]
+        assert any(moved)
+
+
+def test_the_approximation_is_the_estimate_without_noise():
+    estimator = Estimator(dense_model("probit"), REFERENCE)
+    without_noise = estimator.density(np.zeros(6), estimator.evaluation)[1]
+    approximate = estimator.target.approximate_log_density(estimator.evaluation)
+    assert approximate == pytest.approx(without_noise.log_density)
+
+
+def test_gradients_are_refused_in_words():
+    with dense_model("poisson") as model, pytest.raises(NotImplementedError, match="APMSlice"):
+        model.dlogp()
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"log_lik": lambda f: f.sum()}, "must return a vector of 3"),
+        ({"log_lik": lambda f: pt.zeros(3)}, "does not depend on the latent"),
+        ({"log_lik": lambda f: -((f - f[::-1]) ** 2)}, "does not factorise"),
+        ({"log_lik": 3.0}, "must be a function"),
+        ({"cov": np.ones(3)}, "give groups"),
+        ({"cov": np.ones((3, 2))}, "must be square"),
+        ({"mean": np.zeros((3, 3))}, "a number or a vector"),
+        ({"samples": 0}, "samples of laplace_importance"),
+        ({"jitter": -1.0}, "jitter of laplace_importance"),
+        ({"formulation": "slow"}, "formulation of laplace_importance"),
+        ({"groups": [0.5, 1.0, 2.0], "cov": 1.0}, "groups of 'y' must be a vector of integers"),
+        ({"groups": [0, 1, 1], "cov": np.ones(3)}, "a variance, a covariance matrix"),
+        ({"groups": [0, 1, 1], "cov": 1.0, "formulation": "published"}, "must be 'fast'"),
+        ({"groups": [0, 1, 1], "cov": 1.0, "log_lik": lambda f: -(f[[1, 0, 0]] ** 2)}, "factorise"),
+        ({"reference": {"nobody": 1.0}}, "nobody, but the parameters that matter are"),
+    ],
+)
+def test_bad_input_gets_an_error_in_words(options, message):
+    arguments = {"log_lik": lambda f: -(f**2), "cov": np.eye(3)} | options
+    with pm.Model(), pytest.raises(ModelError, match=message):
+        apm.estimators.laplace_importance("y", **arguments)
