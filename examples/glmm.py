@@ -16,8 +16,8 @@ the effects are integrated out. There are two estimates:
 * ``laplace_importance`` finds the best Gaussian for each patient anew wherever the parameters go,
   and is precise.
 * ``importance``, with a proposal of our own: the Gaussian of one step of weighted least squares,
-  a formula. It is much noisier, but can be differentiated, so that NUTS updates the parameters
-  while the random numbers u are clamped (SS+NUTS).
+  a formula, with heavier tails. It is much noisier, but can be differentiated, so that NUTS updates
+  the parameters while the random numbers u are clamped (SS+NUTS).
 
 Here, where all effects can be written out and differentiated, NUTS on the joint model is hard to
 beat; it is the check that the estimates, which need neither, have the same posterior.
@@ -71,8 +71,12 @@ Floats = NDArray[np.float64]
 COVARIATES = ["intercept", "log baseline", "progabide", "baseline × progabide", "log age", "time"]
 PARAMETERS = [*COVARIATES, "sd of intercepts", "sd of slopes", "correlation"]
 
-WIDER = 1.2
-"""How much wider than the Gaussian of least squares the proposal is: its tails must be heavier."""
+TAILS = 0.1
+"""How heavy the tails of the proposal are, h of Tukey's distribution: 0 would be a Gaussian.
+
+Far out, where a count is all but impossible to explain, p(y, b) falls as the prior of b does, which
+is wider than the Gaussian of least squares: without heavier tails the weights would be unbounded.
+"""
 
 REFERENCE = "NUTS, joint"
 
@@ -203,7 +207,7 @@ def importance_model(trial: Trial, samples: int) -> pm.Model:
 
 
 def least_squares(trial: Trial, fixed: Any, sd: Any, rho: Any) -> Callable[[Any], tuple[Any, Any]]:
-    """Return a Gaussian proposal for the effects of each patient.
+    """Return a proposal for the effects of each patient: a Gaussian with heavier tails.
 
     With log(y + 1/2) as data of precision y + 1/2, the posterior of the two effects of a patient is
     Gaussian. Its 2 x 2 matrices are written out: elementwise operations have fast derivatives.
@@ -221,13 +225,15 @@ def least_squares(trial: Trial, fixed: Any, sd: Any, rho: Any) -> Callable[[Any]
     # The Cholesky factor of the inverse: first the slope, then the intercept given the slope.
     variance = 1.0 / (information_of_slope - cross**2 / information)
     slope = variance * (score_of_slope - cross / information * score)
-    deviations = WIDER / pt.sqrt(information), WIDER * pt.sqrt(variance)
+    deviations = 1.0 / pt.sqrt(information), pt.sqrt(variance)
     constant = np.log(2.0 * np.pi) + pt.log(deviations[0] * deviations[1])
 
     def proposal(u: Any) -> tuple[Any, Any]:
-        slopes = slope + deviations[1] * u[..., 1]
-        intercepts = (score - cross * slopes) / information + deviations[0] * u[..., 0]
-        return pt.stack([intercepts, slopes], axis=-1), -0.5 * pt.sum(u**2, axis=-1) - constant
+        z = u * pt.exp(0.5 * TAILS * u**2)
+        log_q = -0.5 * (1.0 + TAILS) * u**2 - pt.log1p(TAILS * u**2)
+        slopes = slope + deviations[1] * z[..., 1]
+        intercepts = (score - cross * slopes) / information + deviations[0] * z[..., 0]
+        return pt.stack([intercepts, slopes], axis=-1), pt.sum(log_q, axis=-1) - constant
 
     return proposal
 
