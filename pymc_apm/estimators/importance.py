@@ -94,9 +94,10 @@ def importance(
 
     You must guarantee that q is positive wherever ``p(y, x | theta)`` is, or the estimate is
     biased, and the posterior wrong. It should have heavier tails too, or once in a while a weight
-    is so large that the chain sticks. The samples must be a function of ``theta`` and of ``u``
-    alone, and the density ``log_q`` of a proposal that you write yourself complete, constants
-    included where they depend on ``theta``.
+    is so large that the chain sticks; and it should be near to ``p(x | y, theta)`` for every
+    ``theta`` of the posterior, not for one alone. The samples must be a function of ``theta`` and
+    of ``u`` alone, and the density ``log_q`` of a proposal that you write yourself complete,
+    constants included where they depend on ``theta``.
 
     Parameters
     ----------
@@ -147,7 +148,7 @@ def importance(
     Examples
     --------
     Counts whose log-rates are normal. Each count has a latent variable, and each of these a
-    proposal that is wider than where the count says that it is:
+    proposal: about where it is given the parameters and the count, with heavy tails.
 
     >>> import numpy as np
     >>> import pymc as pm
@@ -161,7 +162,9 @@ def importance(
     ...         log_prior = pm.logp(pm.Normal.dist(mu, sigma), x)
     ...         return log_prior + pm.logp(pm.Poisson.dist(pm.math.exp(x)), counts)
     ...
-    ...     proposal = pm.StudentT.dist(nu=5, mu=np.log(counts + 0.5), sigma=1)
+    ...     precision = 1 / sigma**2 + counts + 0.5
+    ...     centre = (mu / sigma**2 + (counts + 0.5) * np.log(counts + 0.5)) / precision
+    ...     proposal = pm.StudentT.dist(nu=5, mu=centre, sigma=precision**-0.5)
     ...     log_lik = apm.estimators.importance("log_lik", log_joint, proposal, samples=16)
     >>> model["log_lik_u"].type.shape, log_lik.type.shape
     ((16, 4), (4,))
