@@ -10,7 +10,8 @@ from importlib.metadata import version
 from pymc_apm import estimators
 from pymc_apm._compat import add_convergence_check, before_sampling, register_step_methods
 from pymc_apm.black_box import black_box
-from pymc_apm.diagnostics import problems
+from pymc_apm.diagnostics import compare, sticking
+from pymc_apm.diagnostics.problems import problems
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import Seed, StandardNormal, StandardUniform, Stream
 from pymc_apm.steps import (
@@ -40,7 +41,9 @@ __all__ = [
     "StandardUniform",
     "Stream",
     "black_box",
+    "compare",
     "estimators",
+    "sticking",
 ]
 
 # ``pm.sample()`` without a step gives the parameters of estimators to these.
