@@ -141,8 +141,8 @@ def dataset_of(idata: Any, group: str) -> Any:
     """
     import xarray
 
-    found = getattr(idata, group, None)
-    if isinstance(found, getattr(xarray, "DataTree", ())):
+    found: Any = getattr(idata, group, None)
+    if hasattr(found, "to_dataset"):
         found = found.to_dataset()
     return found if isinstance(found, xarray.Dataset) else None
 

@@ -111,14 +111,11 @@ def selected(array: Any, coords: Any, dataset: Any) -> Any:
 
 def _draws_of(name: str, array: Any) -> Draws:
     array = array.transpose("chain", "draw", ...)
-    others = array.dims[2:]
-    shape = array.shape[2:]
-    labels = [
-        name
-        if not others
-        else f"{name}[{', '.join(str(array[d].values[i]) for d, i in zip(others, place, strict=True))}]"
-        for place in np.ndindex(shape)
-    ]
+    index = [array[dim].values for dim in array.dims[2:]]
+    labels = []
+    for place in np.ndindex(array.shape[2:]):
+        at = ", ".join(str(values[i]) for values, i in zip(index, place, strict=True))
+        labels.append(f"{name}[{at}]" if index else name)
     return Draws(name, labels, np.asarray(array.values).reshape(*array.shape[:2], -1))
 
 
