@@ -12,6 +12,13 @@ from pymc_apm._compat import add_convergence_check, before_sampling, register_st
 from pymc_apm.black_box import black_box
 from pymc_apm.diagnostics import compare, estimator_report, sticking, tune_estimator
 from pymc_apm.diagnostics.problems import problems
+from pymc_apm.plots import (
+    plot_acceptance,
+    plot_compare,
+    plot_cost_autocorr,
+    plot_estimator,
+    plot_trace_sticking,
+)
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import Seed, StandardNormal, StandardUniform, Stream
 from pymc_apm.steps import (
@@ -44,6 +51,11 @@ __all__ = [
     "compare",
     "estimator_report",
     "estimators",
+    "plot_acceptance",
+    "plot_compare",
+    "plot_cost_autocorr",
+    "plot_estimator",
+    "plot_trace_sticking",
     "sticking",
     "tune_estimator",
 ]

@@ -96,6 +96,11 @@ def selected(array: Any, coords: Any, dataset: Any) -> Any:
         return array
     if not isinstance(coords, Mapping):
         raise ModelError(f"coords must be a dict of labels by dimension, got {coords!r}.")
+    if "chain" in coords or "draw" in coords:
+        raise ModelError(
+            "coords cannot choose chains or draws, because the statistics have to go with them: "
+            "use idata.sel(chain=..., draw=...) first."
+        )
     unknown = [str(dim) for dim in coords if dim not in dataset.dims]
     if unknown:
         raise ModelError(
