@@ -82,7 +82,7 @@ def save(axes: Any, folder: Path, name: str) -> None:
     figure.savefig(path, dpi=100, metadata={"Software": None})
     plt.close(figure)
     with Image.open(path) as image:
-        image.convert("RGB").quantize(64).save(path, optimize=True)
+        image.convert("RGB").quantize(160).save(path, optimize=True)
     print(f"wrote {path} ({path.stat().st_size / 1000:.0f} kB)")
 
 

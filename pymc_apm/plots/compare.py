@@ -67,7 +67,7 @@ def plot_compare(
         (10.5, 1.5 + 0.42 * len(table)),
         n_columns=3,
         sharey=True,
-        width_ratios=(2, 1, 1),
+        width_ratios=(2, 1, 1.2),
     )
     _efficiency(axes[0], table, by_variable, cost)
     _acceptance(axes[1], table)
@@ -152,7 +152,7 @@ def _longest_runs(axis: Any, table: Any) -> None:
                     va="center",
                     fontsize=8,
                 )
-    tidy(axis, xlabel="longest run without a move, draws")
+    tidy(axis, xlabel="longest run without a move (draws)")
     axis.margins(x=0.2)
     _above(axis, 2)
 

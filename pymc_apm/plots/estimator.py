@@ -265,7 +265,8 @@ def _plot_tail(axis: Any, log_estimates: FloatArray) -> None:
             reach,
             share * _pareto_tail(reach - start, khat, excess),
             color=ALARM if is_heavy else "black",
-            linewidth=1.4,
+            linewidth=1.8,
+            zorder=3,
             label=f"Pareto tail, k-hat = {khat:.2f}",
         )
     axis.loglog(

@@ -136,7 +136,7 @@ def _legend(axis: Any, longest: int, of_u: list[list[Runs]], min_run: int) -> No
     enough = f"held for {min_run} draws or more"
     handles: list[Any] = [
         Line2D([], [], color=COLOURS[0], linewidth=1.2, label="trace"),
-        Line2D([], [], color=ALARM, linewidth=3, label=f"{enough} (longest {longest:,})"),
+        Line2D([], [], color=ALARM, linewidth=3, label=f"parameter {enough} (longest {longest:,})"),
     ]
     if of_u:
         longest_of_u = max(chain.longest for runs in of_u for chain in runs)

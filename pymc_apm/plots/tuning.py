@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pymc_apm.plots.style import ALARM, COLOURS, make_axes, plain_log_scale, tidy
+from pymc_apm.plots.style import COLOURS, make_axes, plain_log_scale, tidy
 
 
 def plot_tuning(tuning: Any, ax: Any = None, figsize: tuple[float, float] | None = None) -> Any:
@@ -60,7 +60,7 @@ def plot_tuning(tuning: Any, ax: Any = None, figsize: tuple[float, float] | None
         )
     for axis in axes:
         axis.axvline(
-            tuning.proposal, color=ALARM, linewidth=1.4, label=f"proposed: {tuning.proposal}"
+            tuning.proposal, color="black", linewidth=1.2, label=f"proposed: {tuning.proposal}"
         )
         axis.legend(frameon=False, fontsize=9)
         axis.set_xscale("log")
