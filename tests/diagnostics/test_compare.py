@@ -147,7 +147,7 @@ def test_bad_input(runs, options, message):
 
 
 def autoregressive(rng, shape, correlation):
-    """Return draws with the shape (chain, draw, element) that are correlated from one to the next."""
+    """Return correlated draws with the shape (chain, draw, element)."""
     noise = np.sqrt(1 - correlation**2) * rng.standard_normal(shape)
     return lfilter([1.0], [1.0, -correlation], noise, axis=1)
 
