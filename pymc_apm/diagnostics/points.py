@@ -123,9 +123,13 @@ class ToVector:
     model : Model
     layout : Layout
         How all value variables of the model lie in a vector.
+    compile_kwargs : dict, optional
+        What to pass on to the compiler.
     """
 
-    def __init__(self, model: pm.Model, layout: Layout) -> None:
+    def __init__(
+        self, model: pm.Model, layout: Layout, compile_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
         self._layout = layout
         self._names = [rv.name for rv in model.free_RVs]
         self._value_names = [model.rvs_to_values[rv].name for rv in model.free_RVs]
@@ -136,7 +140,9 @@ class ToVector:
             transform = model.rvs_to_transforms.get(rv)
             transformed.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
         self._function = compile_function(
-            list(given.values()), clone_replace(transformed, replace=given, rebuild_strict=False)
+            list(given.values()),
+            clone_replace(transformed, replace=given, rebuild_strict=False),
+            **(compile_kwargs or {}),
         )
 
     def __call__(self, point: Point) -> FloatArray:

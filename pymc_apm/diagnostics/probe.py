@@ -59,7 +59,7 @@ class Probe:
         self.paths = [name for name, u in self._randomness.items() if u.kind != "seed"]
         self._u_density = self.target.along(*self.u_names)
         self._theta_density = self.target.along(THETA)
-        self.to_vector = ToVector(model, self.target.layout)
+        self.to_vector = ToVector(model, self.target.layout, compile_kwargs)
 
     def start(self, point: Point, rng: np.random.Generator) -> Evaluation | None:
         """Evaluate at a point with a fresh u; nothing where the prior is zero."""

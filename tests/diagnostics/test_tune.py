@@ -9,10 +9,11 @@ import pymc_apm as apm
 from pymc_apm.errors import ModelError
 from tests.diagnostics.models import cauchy_weights, normal_noise
 from tests.diagnostics.runs import as_idata
+from tests.models import PYTHON
 
 matplotlib.use("Agg")
 
-AT = {"points": {"theta": 0.5}, "random_seed": 1}
+AT = {"points": {"theta": 0.5}, "random_seed": 1, "compile_kwargs": PYTHON}
 
 
 def noisy(size):
