@@ -83,8 +83,8 @@ def compare(
     ...         "SS+SS": pm.sample(step=apm.APMSlice(), **options),
     ...     }
     >>> table = apm.compare(runs)
-    >>> table.loc["SS+SS", ["draws", "acceptance", "longest_run"]].tolist()
-    [400, 1.0, 0]
+    >>> int(table.loc["SS+SS", "draws"]), int(table.loc["SS+SS", "longest_run"])
+    (400, 0)
     """
     import pandas
 
