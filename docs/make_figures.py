@@ -34,6 +34,9 @@ METHODS = {
 }
 STEP_SIZE = 0.85
 
+LARGE = 80_000
+"""A larger PNG gets fewer colours."""
+
 
 def toy_gaussian() -> pm.Model:
     """Return the paper's toy Gaussian."""
@@ -82,7 +85,10 @@ def save(axes: Any, folder: Path, name: str) -> None:
     figure.savefig(path, dpi=100, metadata={"Software": None})
     plt.close(figure)
     with Image.open(path) as image:
-        image.convert("RGB").quantize(160).save(path, optimize=True)
+        picture = image.convert("RGB")
+    picture.save(path, optimize=True)
+    if path.stat().st_size > LARGE:
+        picture.quantize(128, method=Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
     print(f"wrote {path} ({path.stat().st_size / 1000:.0f} kB)")
 
 
