@@ -18,6 +18,7 @@ import numba
 import numpy as np
 import pymc as pm
 import pytensor
+import xarray
 from toy_gaussian import build_model
 
 import pymc_apm as apm
@@ -323,6 +324,30 @@ def ising_run() -> float:
     return min(ratios)
 
 
+def large_run() -> Any:
+    """Make up a run of 4 chains of 100,000 draws of 5 parameters, of which a third are moves."""
+    rng = np.random.default_rng(6)
+    moved = rng.random((4, 100_000)) < 1 / 3
+    last_move = np.maximum.accumulate(np.where(moved, np.arange(100_000), 0), axis=1)
+    fresh = rng.standard_normal((4, 100_000, 5))
+    dims = ("chain", "draw")
+    statistics = {"n_evals": (dims, np.full((4, 100_000), 2)), "u_accepted": (dims, 1.0 * moved)}
+    return xarray.DataTree.from_dict(
+        {
+            "posterior": xarray.Dataset(
+                {"theta": ((*dims, "dim"), np.take_along_axis(fresh, last_move[..., None], axis=1))}
+            ),
+            "sample_stats": xarray.Dataset(statistics),
+        }
+    )
+
+
+def seconds_for_large_run(work: Callable[[Any], Any]) -> float:
+    """Return how long a diagnostic takes for a large run, in seconds."""
+    idata = large_run()
+    return cpu_time(lambda: work(idata))
+
+
 BENCHMARKS: list[tuple[str, Callable[[], float], float]] = [
     ("APMSlice on the toy / pm.Slice on a 5-D normal, per draw", slice_against_pymc, 0.6),
     ("APMMetropolis with MI / pm.Metropolis, per draw", metropolis_against_pymc, 1.0),
@@ -345,6 +370,8 @@ BENCHMARKS: list[tuple[str, Callable[[], float], float]] = [
         2.0,
     ),
     ("whole run of SS+SS on the Ising model / exact sampler", ising_run, 1.25),
+    ("apm.compare, 4 x 100,000 draws, s", lambda: seconds_for_large_run(apm.compare), 5.0),
+    ("apm.sticking, 4 x 100,000 draws, s", lambda: seconds_for_large_run(apm.sticking), 5.0),
     ("update of a million normals / drawing and rotating them", big_u_update, 3.0),
     ("growth of memory in 2000 draws of a million normals, MB", big_u_memory, 200.0),
 ]

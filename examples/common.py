@@ -1,4 +1,4 @@
-"""What the example scripts share: options, one record per method, a table, autocorrelations."""
+"""What the example scripts share: options, one record per method, a table."""
 
 import argparse
 import json
@@ -12,6 +12,8 @@ import arviz as az
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
+
+from pymc_apm.diagnostics.sticking import runs_of_draws
 
 Record = dict[str, Any]
 
@@ -90,35 +92,7 @@ def ess(draws: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def longest_stuck_run(draws: NDArray[np.float64]) -> int:
     """Return the largest number of draws in a row, of any chain, that repeat the one before."""
-    longest = 0
-    for chain in draws:
-        moved = np.flatnonzero(np.any(np.diff(chain, axis=0) != 0, axis=-1)) + 1
-        longest = max(longest, int(np.diff([0, *moved, len(chain)]).max()) - 1)
-    return longest
-
-
-def autocorrelation(draws: NDArray[np.float64], max_lag: int) -> NDArray[np.float64]:
-    """Return the autocorrelation of each chain, averaged over components: shape (chain, lag)."""
-    n_draws = draws.shape[1]
-    max_lag = min(max_lag, n_draws - 1)
-    centred = draws - draws.mean(axis=(0, 1))
-    spectrum = np.fft.rfft(centred, 2 * n_draws, axis=1)
-    covariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, : max_lag + 1].mean(axis=-1)
-    return covariance / covariance[:, :1]
-
-
-def plot_autocorrelation(
-    axis: Any, curves: NDArray[np.float64], cost_per_draw: float, **style: Any
-) -> None:
-    """Plot the mean autocorrelation of chains against cost, with bands of 2 standard errors."""
-    cost = np.arange(curves.shape[1]) * cost_per_draw
-    mean = curves.mean(axis=0)
-    (line,) = axis.plot(cost, mean, **style)
-    if len(curves) > 1:
-        error = curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
-        axis.fill_between(
-            cost, mean - 2 * error, mean + 2 * error, color=line.get_color(), alpha=0.15
-        )
+    return max(runs.longest for runs in runs_of_draws(draws))
 
 
 def print_table(records: Sequence[Record], columns: Sequence[tuple[str, str, str]]) -> None:

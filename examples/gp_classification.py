@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 import pymc_apm as apm
+from pymc_apm.plots.autocorr import autocorrelation, plot_curve
 
 NAMES = ("sigma", "tau")
 
@@ -194,9 +195,9 @@ def figure(
     """Plot autocorrelations of tau against cost, and the calibration of the predictions."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for run, summary in zip(runs, records, strict=True):
-        curves = common.autocorrelation(np.log(common.draws_of(run, "tau")), 150)
+        curves = autocorrelation(np.log(common.draws_of(run, "tau")))[:, :150]
         style = "--" if run.method.endswith("published") else "-"
-        common.plot_autocorrelation(left, curves, summary["n_cubic"], label=run.method, ls=style)
+        plot_curve(left, curves, summary["n_cubic"], label=run.method, ls=style)
     left.axhline(0.0, color="0.6", lw=0.8)
     left.set(
         xlim=(0, 400),

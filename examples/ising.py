@@ -22,14 +22,12 @@ import pymc as pm
 from common import (
     Record,
     Run,
-    autocorrelation,
     choose,
     draws_of,
     ess,
     longest_stuck_run,
     mean_statistic,
     parser,
-    plot_autocorrelation,
     print_table,
     sample,
     statistic,
@@ -39,6 +37,7 @@ from ising_posterior import LARGEST_COUPLING, Posterior, exact_posterior
 from numpy.typing import ArrayLike, NDArray
 
 import pymc_apm as apm
+from pymc_apm.plots.autocorr import autocorrelation, plot_curve
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -178,7 +177,7 @@ def summarise(run: Run, anneal: int, sweeps_per_draw: float, posterior: Posterio
     if updates is not None:
         chain = int(np.argmax([longest_stuck_run(updates[[c]]) for c in range(len(updates))]))
         is_stuck = is_in_long_run(updates[chain, :, 0])
-    curves = autocorrelation(draws[..., [1]], draws.shape[1] // 3)
+    curves = autocorrelation(draws[..., [1]])[:, : draws.shape[1] // 3 + 1]
     return Result(record, draws[chain, :, 1], is_stuck, curves)
 
 
@@ -283,7 +282,7 @@ def draw_autocorrelations(axis: Any, results: list[Result], anneal: int) -> None
     for record, _, _, curves in results:
         cost, method = record["sweeps_per_draw"], record["method"]
         style, remark = ("--", " (not annealed)") if method == EXCHANGE else ("-", "")
-        plot_autocorrelation(
+        plot_curve(
             axis, curves, cost, color=colour_of(method), linestyle=style, label=method + remark
         )
         mean = curves.mean(axis=0)

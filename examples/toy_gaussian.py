@@ -9,7 +9,6 @@ Prints a table and writes a figure, traces and cost-scaled autocorrelations as i
 Figure 2.
 """
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,12 @@ import pymc as pm
 from common import (
     Record,
     Run,
-    autocorrelation,
     choose,
     draws_of,
     ess,
     longest_stuck_run,
     mean_statistic,
     parser,
-    plot_autocorrelation,
     print_table,
     sample,
     write_json,
@@ -187,22 +184,13 @@ def draw_figure(runs: list[Run], records: list[Record], path: Path) -> None:
     left.suptitle(r"Trace of $\theta_1$, the same number of estimates for each", fontsize=11)
     left.supylabel(r"$\theta_1$", fontsize=10)
 
-    axis = right.subplots()
-    limit = 600
-    for run, record in zip(runs, records, strict=True):
-        evals = record["evals_per_draw"]
-        curves = autocorrelation(draws_of(run, "theta"), math.ceil(limit / evals))
-        plot_autocorrelation(axis, curves, evals, color=colours[run.method], label=run.method)
-    axis.axhline(0, color="black", linewidth=0.8)
-    axis.set(
-        xlim=(0, limit),
-        ylim=(-0.1, 1),
-        xlabel="lag, in estimates computed",
-        ylabel=r"autocorrelation of $\theta$, mean of 5 dimensions",
+    apm.plot_cost_autocorr(
+        {run.method: run.idata for run in runs},
+        max_cost=600,
+        ax=right.subplots(),
+        **{run.method: {"color": colours[run.method]} for run in runs},
     )
-    axis.legend(frameon=False)
-    axis.grid(alpha=0.3)
-    right.suptitle("Cost-scaled autocorrelation, bands of 2 standard errors", fontsize=11)
+    right.suptitle("Cost-scaled autocorrelation", fontsize=11)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     print(f"wrote {path}")

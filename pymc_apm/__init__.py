@@ -10,7 +10,15 @@ from importlib.metadata import version
 from pymc_apm import estimators
 from pymc_apm._compat import add_convergence_check, before_sampling, register_step_methods
 from pymc_apm.black_box import black_box
-from pymc_apm.diagnostics import problems
+from pymc_apm.diagnostics import compare, estimator_report, sticking, tune_estimator
+from pymc_apm.diagnostics.problems import problems
+from pymc_apm.plots import (
+    plot_acceptance,
+    plot_compare,
+    plot_cost_autocorr,
+    plot_estimator,
+    plot_trace_sticking,
+)
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import Seed, StandardNormal, StandardUniform, Stream
 from pymc_apm.steps import (
@@ -40,7 +48,16 @@ __all__ = [
     "StandardUniform",
     "Stream",
     "black_box",
+    "compare",
+    "estimator_report",
     "estimators",
+    "plot_acceptance",
+    "plot_compare",
+    "plot_cost_autocorr",
+    "plot_estimator",
+    "plot_trace_sticking",
+    "sticking",
+    "tune_estimator",
 ]
 
 # ``pm.sample()`` without a step gives the parameters of estimators to these.

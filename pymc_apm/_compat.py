@@ -131,3 +131,33 @@ class StartsChains:
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Start a chain (PyMC 6.3 and later)."""
         self.set_rng(rng)
+
+
+def dataset_of(idata: Any, group: str) -> Any:
+    """Return a group of what ``pm.sample`` returned as an xarray dataset, or nothing.
+
+    The result of ``pm.sample`` is an InferenceData, whose groups are datasets, on PyMC 5 and a
+    DataTree, whose groups are nodes, on PyMC 6.
+    """
+    import xarray
+
+    found: Any = getattr(idata, group, None)
+    if hasattr(found, "to_dataset"):
+        found = found.to_dataset()
+    return found if isinstance(found, xarray.Dataset) else None
+
+
+def tail_index(log_weights: np.ndarray) -> float:
+    """Return ArviZ's Pareto k-hat of the largest of some weights.
+
+    ArviZ 0.23 takes the logs of weights, ArviZ 1 those of likelihoods, the inverse of weights.
+    """
+    import arviz
+
+    if hasattr(arviz, "psislw"):
+        _, k = arviz.psislw(log_weights)
+    else:
+        from arviz_stats.base import array_stats
+
+        _, k = array_stats.psislw(-log_weights)
+    return float(k)

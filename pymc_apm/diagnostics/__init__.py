@@ -1,0 +1,16 @@
+"""Whether to trust a run, and the estimator behind it."""
+
+from pymc_apm.diagnostics.compare import compare
+from pymc_apm.diagnostics.report import EstimatorReport, estimator_report
+from pymc_apm.diagnostics.sticking import Sticking, sticking
+from pymc_apm.diagnostics.tune import EstimatorTuning, tune_estimator
+
+__all__ = [
+    "EstimatorReport",
+    "EstimatorTuning",
+    "Sticking",
+    "compare",
+    "estimator_report",
+    "sticking",
+    "tune_estimator",
+]
