@@ -5,8 +5,8 @@
 The model (Filippone and Girolami, 2014): labels with a probit likelihood, a latent Gaussian process
 with variance sigma and length scale tau. The latent values are integrated out by importance
 sampling. "Published" methods find the proposal for them as the authors did, and move the parameters
-by isotropic random walks of a scale that is tuned; "published, adapted" learns the covariance of
-these walks too; the others are the library with its defaults.
+by isotropic random walks of a scale that is tuned; "adapted" is the same, but learns the covariance
+of the walk; the others are the library with its defaults.
 
 Cost is counted in cubic operations, as in the paper: one for each Cholesky factorisation of the
 size of the data, or for something dearer. The published form needs the steps of Newton's method and
@@ -58,7 +58,7 @@ METHODS: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: apm.APMMetropolis(u_update="independence", **AS_IN_THE_PAPER),
     ),
     "SS+MH published": ("published", lambda: apm.APMMetropolis(**AS_IN_THE_PAPER)),
-    "SS+MH published, adapted": ("published", apm.APMMetropolis),
+    "SS+MH adapted": ("published", apm.APMMetropolis),
     "PM MH": ("fast", apm.PseudoMarginalMH),
     "MI+MH": ("fast", lambda: apm.APMMetropolis(u_update="independence")),
     "SS+MH": ("fast", apm.APMMetropolis),
