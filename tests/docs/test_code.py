@@ -37,7 +37,7 @@ def quiet(tmp_path, monkeypatch):
 def test_the_code_of_the_readme_runs_as_it_stands():
     names = run(README)
     posterior = names["idata"]["posterior"]
-    assert posterior["mu"].shape == (4, 1000)
+    assert posterior["mu"].shape[1] == 1000
     assert abs(float(posterior["mu"].mean()) - 1.0) < 0.4  # the data were made with mu = 1
 
 
@@ -45,7 +45,7 @@ def test_the_readme_begins_with_ten_lines():
     """Imports and data apart, the first block is a model and a call of ``pm.sample``."""
     code = blocks_of(README)[0].code
     lines = [line for line in code.splitlines() if line.strip()]
-    assert len([line for line in lines if not line.startswith(("import", "from"))]) <= 12
+    assert len([line for line in lines if not line.startswith("import")]) == 10
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
