@@ -1,5 +1,6 @@
 """How the documentation is built: ``make docs``."""
 
+import os
 import shutil
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -32,6 +33,13 @@ NOTEBOOKS.mkdir()
 for notebook in sorted((HERE.parent / "examples").glob("*.ipynb")):
     shutil.copy2(notebook, NOTEBOOKS)
 
+# Warnings of PyTensor about this machine (no BLAS for C code, no Numba for a black box) are not
+# the reader's.
+os.environ["PYTHONWARNINGS"] = ",".join(
+    f"ignore::UserWarning:pytensor.link.{module}"
+    for module in ("c.cmodule", "numba.dispatch.basic")
+)
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "cache")
 nb_execution_timeout = 300

@@ -98,8 +98,11 @@ def beside(runs: dict[str, Any], n_estimates: int) -> Any:
     """Draw a trace of each run for the same number of estimates, for those who see it first."""
     from pymc_apm.diagnostics.sticking import runs_of_draws
 
-    figure, axes = plt.subplots(1, 2, figsize=(10, 2.7), sharey=True, layout="constrained")
-    titles = {"PM MH": "pseudo-marginal Metropolis–Hastings", "SS+SS": "pseudo-marginal slice sampling"}
+    _, axes = plt.subplots(1, 2, figsize=(10, 2.7), sharey=True, layout="constrained")
+    titles = {
+        "PM MH": "pseudo-marginal Metropolis–Hastings",
+        "SS+SS": "pseudo-marginal slice sampling",
+    }
     for axis, (method, title) in zip(axes, titles.items(), strict=True):
         idata = runs[method]
         theta = idata["posterior"]["theta"].values[0, :, 0]

@@ -91,9 +91,7 @@ def test_every_statistic_is_documented():
     assert documented == {name for step in all_steps() for name in step.stats_dtypes_shapes}
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name in public_names() if ".kernels." not in name)
-)
+@pytest.mark.parametrize("name", sorted(name for name in public_names() if ".kernels." not in name))
 def test_every_parameter_is_documented(name):
     """Errors, results and models of data are made by the package, or have attributes."""
     documented = find(name)
