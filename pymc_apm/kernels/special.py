@@ -1,0 +1,14 @@
+"""Functions of ``scipy.special``, which is imported when one of them is first called.
+
+It takes longer to import than all of this package.
+"""
+
+import importlib
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    function = globals()[name] = getattr(importlib.import_module("scipy.special"), name)
+    return function
