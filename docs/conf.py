@@ -1,9 +1,11 @@
 """How the documentation is built: ``make docs``."""
 
+import inspect
 import os
 import shutil
 from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 
@@ -79,3 +81,17 @@ html_theme_options = {
     "header_links_before_dropdown": 6,
     "logo": {"text": f"pymc_apm {release}"},
 }
+
+
+def own_signature(app: Any, what: str, name: str, obj: Any, *_: Any) -> tuple[str, str] | None:
+    """Take the signature of a step from ``__init__``; PyMC's ``__new__`` takes anything."""
+    if what != "class" or not hasattr(obj, "stats_dtypes_shapes"):
+        return None
+    _self, *parameters = inspect.signature(obj.__init__).parameters.values()
+    bare = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
+    return str(inspect.Signature(bare)), ""
+
+
+def setup(app: Any) -> None:
+    """Register what this file defines."""
+    app.connect("autodoc-process-signature", own_signature)
