@@ -37,7 +37,7 @@ def quiet(tmp_path, monkeypatch):
 def test_the_code_of_the_readme_runs_as_it_stands():
     names = run(README)
     posterior = names["idata"]["posterior"]
-    assert posterior["mu"].shape[1] == 1000
+    assert posterior["mu"].shape == (4, 3000)
     assert abs(float(posterior["mu"].mean()) - 1.0) < 0.4  # the data were made with mu = 1
 
 
