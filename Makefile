@@ -35,6 +35,7 @@ lint: $(VENV)/.installed-dev  ## run ruff and mypy
 
 docs: $(VENV)/.installed-docs  ## build the documentation, and execute the notebooks that changed
 	$(BIN)/python -m sphinx -W --keep-going -E -a -q -b html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
 notebooks: $(VENV)/.installed-docs  ## execute the notebooks

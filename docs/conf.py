@@ -23,8 +23,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 root_doc = "index"
-templates_path = ["_templates"]
-exclude_patterns = ["_build", "_templates", "make_figures.py"]
+exclude_patterns = ["_build", "*.py"]
 nitpick_ignore_regex = [("py:.*", r"(?!pymc_apm).*")]  # names of other packages have no page here
 nitpicky = True
 
@@ -67,6 +66,7 @@ html_theme = "pymc_sphinx_theme"
 html_title = "pymc_apm"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_sidebars = {"index": [], "getting_started": []}
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
