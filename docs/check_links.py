@@ -1,4 +1,4 @@
-"""Check that every link inside the built site leads somewhere: python docs/check_links.py FOLDER."""
+"""Check that links inside the built site lead somewhere: python docs/check_links.py FOLDER."""
 
 import sys
 from html.parser import HTMLParser
@@ -29,7 +29,7 @@ def broken_links(folder: Path) -> list[str]:
     pages = {path.resolve(): Page(path) for path in sorted(folder.rglob("*.html"))}
     broken = []
     for path, page in pages.items():
-        # Listings of the source: their links back go astray where one module is documented in parts.
+        # Listings of source: their links back go astray where a module is documented in parts.
         if {"_static", "_modules"} & set(path.parts):
             continue
         for link in sorted(page.links):
