@@ -3,12 +3,13 @@
 It takes longer to import than all of this package.
 """
 
-import importlib
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    function = globals()[name] = getattr(importlib.import_module("scipy.special"), name)
+    from scipy import special
+
+    function = globals()[name] = getattr(special, name)
     return function
