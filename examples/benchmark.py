@@ -6,6 +6,7 @@ promises; the script exits with an error if one is broken.
 """
 
 import argparse
+import functools
 import math
 import resource
 import statistics
@@ -19,14 +20,24 @@ import numpy as np
 import pymc as pm
 import pytensor
 import xarray
+from gp_classification import build_model as build_classifier
+from gp_classification import load, squared_distances
+from scipy.linalg.blas import dsymv, dtrmv, dtrsv
+from scipy.linalg.lapack import dpotrf
+from threadpoolctl import threadpool_limits
 from toy_gaussian import build_model
 
 import pymc_apm as apm
+from pymc_apm.black_box import nodes_between
+from pymc_apm.estimators.laplace_dense import CHORD_STEPS
+from pymc_apm.estimators.laplace_ops import LaplaceFit
 from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.reflective import reflected_line
 from pymc_apm.kernels.stream import HEADER, Reader, make_scratch, stream_reflected_line
+from pymc_apm.target import THETA
 
 ROUNDS = 7
+N_U = 3  # evaluations of an update of u; the first one finds nothing in the processor's cache
 MILLION = 1_000_000
 
 
@@ -324,6 +335,87 @@ def ising_run() -> float:
     return min(ratios)
 
 
+# Latent Gaussian models
+
+
+def moves(name: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return evaluations of the model at hand at a new theta and at a new u."""
+    step = apm.APMMetropolis()
+    chain = Chain(step, pm.modelcontext(None).initial_point())
+    chain.run(10)
+    target = step.target
+    evaluation = step.settle(step.evaluation)
+    theta, u = target.value(evaluation, THETA), target.value(evaluation, name)
+    along_theta, along_u = target.along(THETA), target.along(name)
+    rng = np.random.default_rng(7)
+    return (
+        lambda: along_theta(theta + 0.01 * rng.standard_normal(theta.shape), evaluation),
+        lambda: along_u(u, evaluation),
+    )
+
+
+@functools.cache
+def classification() -> dict[str, float]:
+    """Time the GP classifier of Pima: a new theta, a new u, the fit alone, and bare LAPACK."""
+    inputs, labels = load("pima")
+    size = len(labels)
+    with build_classifier(inputs, labels) as model:
+        new_theta, new_u = moves("y_u")
+    fit_op = next(
+        node.op for node in nodes_between(model.potentials) if isinstance(node.op, LaplaceFit)
+    )
+    distances = squared_distances(inputs, inputs)
+    cov = 2.5 * np.exp(distances * (-0.5 / 4.5**2))
+    zeros = np.zeros(size)
+    matrix = np.asfortranarray(cov + np.eye(size))
+    first, second = matrix.copy(order="F"), matrix.copy(order="F")
+
+    def bare() -> None:
+        # What a fit and a draw cannot do without: two Cholesky factorisations, and products and
+        # solves with what these leave. As both overwrite their input, it has to be copied.
+        np.copyto(first, matrix)
+        np.copyto(second, matrix)
+        dpotrf(first, lower=1, clean=0, overwrite_a=1)
+        dpotrf(second, lower=1, clean=0, overwrite_a=1)
+        for _ in range(CHORD_STEPS):
+            dsymv(1.0, cov.T, labels, lower=1)
+            dsymv(1.0, cov.T, dtrsv(first, dtrsv(first, labels, lower=1), lower=1), lower=1)
+        dtrsv(second, dtrsv(second, dtrmv(first, labels, lower=1), lower=1), lower=1)
+        dsymv(1.0, cov.T, labels, lower=1)
+
+    works = {
+        "theta": new_theta,
+        "u": lambda: [new_u() for _ in range(N_U)],
+        "fit": lambda: fit_op.fit(cov, zeros, []),
+        "bare": bare,
+    }
+    times: dict[str, list[float]] = {name: [] for name in works}
+    with threadpool_limits(1):
+        for _ in range(10 * ROUNDS):
+            for name, work in works.items():
+                times[name].append(cpu_time(work))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return medians | {"u": medians["u"] / N_U}
+
+
+def grouped() -> float:
+    """Return the milliseconds of an evaluation at a new theta, for 2000 groups of 5 counts."""
+    group = np.repeat(np.arange(2000), 5)
+    rng = np.random.default_rng(8)
+    counts = rng.poisson(np.exp(0.3 + 0.7 * rng.standard_normal(2000))[group])
+    with pm.Model():
+        level, sd = pm.Normal("level"), pm.HalfNormal("sd")
+        apm.estimators.laplace_importance(
+            "y",
+            lambda f: pm.logp(pm.Poisson.dist(pm.math.exp(level + f[group])), counts),
+            sd**2,
+            samples=8,
+            groups=group,
+        )
+        new_theta, _ = moves("y_u")
+    return 1e3 * statistics.median(cpu_time(new_theta) for _ in range(10 * ROUNDS))
+
+
 def large_run() -> Any:
     """Make up a run of 4 chains of 100,000 draws of 5 parameters, of which a third are moves."""
     rng = np.random.default_rng(6)
@@ -370,6 +462,22 @@ BENCHMARKS: list[tuple[str, Callable[[], float], float]] = [
         2.0,
     ),
     ("whole run of SS+SS on the Ising model / exact sampler", ising_run, 1.25),
+    (
+        "GP classifier, n = 768: fit / LAPACK and BLAS calls it needs",
+        lambda: classification()["fit"] / classification()["bare"],
+        1.3,
+    ),
+    (
+        "  the same with covariance, draw and weight, a new theta",
+        lambda: classification()["theta"] / classification()["bare"],
+        1.45,
+    ),
+    (
+        "  a new u / a new theta",
+        lambda: classification()["u"] / classification()["theta"],
+        0.05,
+    ),
+    ("2000 groups of 5, 8 importance draws: a new theta, ms", grouped, 5.0),
     ("apm.compare, 4 x 100,000 draws, s", lambda: seconds_for_large_run(apm.compare), 5.0),
     ("apm.sticking, 4 x 100,000 draws, s", lambda: seconds_for_large_run(apm.sticking), 5.0),
     ("update of a million normals / drawing and rotating them", big_u_update, 3.0),

@@ -8,7 +8,12 @@ chain, and the parameters are updated with u clamped.
 from importlib.metadata import version
 
 from pymc_apm import estimators
-from pymc_apm._compat import add_convergence_check, before_sampling, register_step_methods
+from pymc_apm._compat import (
+    add_convergence_check,
+    before_sampling,
+    limit_blas_threads,
+    register_step_methods,
+)
 from pymc_apm.black_box import black_box
 from pymc_apm.diagnostics import compare, estimator_report, sticking, tune_estimator
 from pymc_apm.diagnostics.problems import problems
@@ -65,6 +70,9 @@ register_step_methods(APMSlice, APMMetropolis)
 
 # At its start, it takes stock of which randomness the steps of the run update.
 before_sampling(take_stock)
+
+# Chains that it runs in parallel share the processors.
+limit_blas_threads()
 
 # At its end, ``pm.sample()`` warns of what went wrong in the estimators.
 add_convergence_check(problems)

@@ -16,6 +16,7 @@ from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
+from threadpoolctl import threadpool_limits
 
 
 def register_step_methods(*steps: type[BlockedStep]) -> None:
@@ -44,7 +45,7 @@ def compile_function(
     that calls Python is left to the C virtual machine, if there is a compiler for that.
     """
     if calls_python and "mode" not in compile_kwargs and pytensor.config.cxx:
-        compile_kwargs["mode"] = Mode(linker="cvm", optimizer="fast_run")
+        compile_kwargs["mode"] = Mode(linker="cvm_nogc", optimizer="fast_run")
     function = compile_pymc(inputs, outputs, on_unused_input="ignore", **compile_kwargs)
     function.trust_input = True
     return function
@@ -161,3 +162,29 @@ def tail_index(log_weights: np.ndarray) -> float:
 
         _, k = array_stats.psislw(-log_weights)
     return float(k)
+
+
+def limit_blas_threads() -> None:
+    """Let chains that ``pm.sample`` runs in parallel have the BLAS threads that it means to give.
+
+    Where processes are forked, PyMC leaves them as many threads as there are processors, because
+    to change that within a child may crash it (pymc-devs/pymc#7354), and the chains get in each
+    other's way. Children inherit the limit of the parent, so it is set there while they run, for
+    chains of this package alone.
+    """
+    original = getattr(pymc.sampling.mcmc, "_mp_sample", None)
+    if original is None or hasattr(original, "apm_limits"):
+        return
+
+    @functools.wraps(original)
+    def _mp_sample(*args: Any, **kwargs: Any) -> Any:
+        step, context = kwargs.get("step"), kwargs.get("mp_ctx")
+        steps = getattr(step, "methods", [step])
+        is_forked = context is not None and context.get_start_method() == "fork"
+        if not (is_forked and any(isinstance(one, StartsChains) for one in steps)):
+            return original(*args, **kwargs)
+        with threadpool_limits(kwargs.get("blas_cores"), user_api="blas"):
+            return original(*args, **kwargs)
+
+    _mp_sample.apm_limits = True  # type: ignore[attr-defined]
+    pymc.sampling.mcmc._mp_sample = _mp_sample

@@ -14,6 +14,10 @@ SCRIPTS = {
     "black_box.py": ["--draws", "50", "--tune", "50", "--methods", "SS+SS"],
     "ising.py": ["--draws", "40", "--tune", "5", "--chains", "2", "--methods", "PM MH,exchange"],
     "autologistic.py": ["--draws", "100", "--tune", "100", "--methods", "SS+SS,exchange"],
+    "gp_classification.py": [
+        *("--data", "breast", "--draws", "20", "--tune", "20"),
+        *("--methods", "PM MH published,SS+MH"),
+    ],
     "glmm.py": ["--draws", "300", "--tune", "300", "--methods", "SS+SS,PM MH,SS+NUTS"],
 }
 """Each with options that make it short; ``--json`` and, where there is one, a figure are added."""

@@ -21,7 +21,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.importance import log_mean_exp
-from pymc_apm.estimators.laplace_ops import LaplaceBlockFit, LaplaceDraw, LaplaceFit
+from pymc_apm.estimators.laplace_ops import (
+    LaplaceBlockFit,
+    LaplaceDraw,
+    LaplaceFit,
+    with_fast_exponentials,
+)
 from pymc_apm.estimators.laplace_reference import block_start, dense_reference
 from pymc_apm.estimators.latent import LatentDraws
 from pymc_apm.estimators.likelihood import Likelihood
@@ -211,6 +216,7 @@ def _dense(
             f"{cov.type.ndim} dimensions. For random effects of groups, give groups."
         )
     size = _size(name, cov, model)
+    cov = with_fast_exponentials(cov, model.basic_RVs)
     if mean.type.ndim > 1:
         raise ModelError(f"mean of {name!r} must be a number or a vector.")
     mean = pt.broadcast_to(mean, (size,))

@@ -28,7 +28,7 @@ FloatArray: TypeAlias = NDArray[np.float64]
 Hessians: TypeAlias = Callable[[FloatArray], tuple[FloatArray, FloatArray, FloatArray]]
 """``hessians(f)``: at (blocks, size) latents, log-likelihoods, gradients and minus the Hessians."""
 
-CLOSE = 0.02
+CLOSE = 0.3
 """The squared distance to the mode, in standard deviations, from which a step is the last one."""
 
 MAX_STEPS = 30

@@ -17,8 +17,12 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
+from pytensor.graph.replace import graph_replace
+from pytensor.scalar import Exp
+from pytensor.tensor.elemwise import Elemwise
 
 from pymc_apm._compat import with_gradient
+from pymc_apm.black_box import nodes_between
 from pymc_apm.errors import EstimatorError
 from pymc_apm.estimators.laplace_blocks import BlockFit, fit_blocks
 from pymc_apm.estimators.laplace_dense import (
@@ -35,7 +39,7 @@ from pymc_apm.estimators.matrices import JITTERS, Buffers, Covariance, NotPositi
 _log = logging.getLogger("pymc.apm")
 
 # Under Numba they run in Python, where they call LAPACK.
-warnings.filterwarnings("ignore", message="Numba will use object mode to run Laplace")
+warnings.filterwarnings("ignore", message="Numba will use object mode to run (Laplace|NumpyExp)")
 
 
 class DenseReference(NamedTuple):
@@ -73,6 +77,49 @@ class _PythonOp(Op):
             "which steps like pm.NUTS need. Use a step that needs none, such as apm.APMSlice() or "
             "apm.APMMetropolis(), for all parameters that it depends on."
         )
+
+
+class NumpyExp(_PythonOp):
+    """The exponential of a matrix, by numpy, which has vector instructions for it."""
+
+    def __init__(self) -> None:
+        self._buffers = Buffers()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_buffers": Buffers()}
+
+    def make_node(self, x: Variable) -> Apply:
+        """Make a node of the graph."""
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
+        """Compute it."""
+        (x,) = inputs
+        is_square = x.shape[0] == x.shape[1]
+        outputs[0][0] = np.exp(x, out=self._buffers.take(len(x)).T if is_square else None)
+
+
+def with_fast_exponentials(matrix: Variable, inputs: Sequence[Variable]) -> Variable:
+    """Let numpy compute the exponentials in a graph of matrices, of which covariances are made.
+
+    What PyTensor compiles computes them one after the other. For a covariance of size 768 that
+    takes five times as long, a fifth of the time for a value of the parameters.
+    """
+    while True:
+        nodes = nodes_between([matrix], inputs)
+        node = next(filter(_is_exponential_of_matrix, nodes), None)
+        if node is None:
+            return matrix
+        (matrix,) = graph_replace([matrix], {node.outputs[0]: NumpyExp()(node.inputs[0])})
+
+
+def _is_exponential_of_matrix(node: Apply) -> bool:
+    return (
+        isinstance(node.op, Elemwise)
+        and isinstance(node.op.scalar_op, Exp)
+        and node.outputs[0].type.ndim == 2
+        and node.outputs[0].type.dtype == "float64"
+    )
 
 
 class LaplaceFit(_PythonOp):
@@ -118,10 +165,7 @@ class LaplaceFit(_PythonOp):
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
         """Fit."""
         cov, mean, *others = inputs
-        fitted = self.fit(cov, mean, others) if math.isfinite(cov.sum()) else None
-        if fitted is None:  # nothing can be said where the covariance is not a number
-            vector, matrix = np.full(self.likelihood.shape, np.nan), np.full((1, 1), np.nan)
-            fitted = Fit(vector, vector, vector, np.nan, matrix, matrix, np.nan, np.nan, 0)
+        fitted = self.fit(cov, mean, others)
         for storage, value in zip(
             outputs,
             (
@@ -141,7 +185,7 @@ class LaplaceFit(_PythonOp):
     def fit(
         self, cov: NDArray[np.float64], mean: NDArray[np.float64], inputs: Sequence[Any]
     ) -> Fit:
-        """Fit a proposal."""
+        """Fit a proposal, of numbers that are none if the covariance is none."""
         derivatives = functools.partial(self.likelihood.derivatives, inputs=inputs)
         try:
             if self.reference is None:
@@ -153,7 +197,10 @@ class LaplaceFit(_PythonOp):
                     cov, mean, smoothed, *self.reference, self.jitter, buffers=self._buffers
                 )
         except NotPositiveDefinite as error:
-            raise not_positive_definite(self.likelihood.name, error) from None
+            if math.isfinite(cov.sum()):
+                raise not_positive_definite(self.likelihood.name, error) from None
+            vector, matrix = np.full(self.likelihood.shape, np.nan), np.full((1, 1), np.nan)
+            return Fit(vector, vector, vector, np.nan, matrix, matrix, np.nan, np.nan, 0)
         if fitted.ridge > 1.5 * self.jitter * cov.diagonal().mean() and not self._has_warned:
             self._has_warned = True
             _log.warning(

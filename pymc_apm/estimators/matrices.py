@@ -34,13 +34,20 @@ class Buffers:
 
     def take(self, size: int) -> FloatArray:
         """Return a square matrix by columns, with anything in it."""
-        for matrix in self._matrices:
-            # The list, the loop and the call hold a reference each.
-            if sys.getrefcount(matrix) <= 3 and len(matrix) == size:
-                return matrix
+        for place in range(len(self._matrices)):
+            if _references(self._matrices, place) == UNHELD and len(self._matrices[place]) == size:
+                return self._matrices[place]
         matrix = np.empty((size, size), order="F")
         self._matrices = [*self._matrices[-MAX_BUFFERS + 1 :], matrix]
         return matrix
+
+
+def _references(matrices: list[FloatArray], place: int) -> int:
+    return sys.getrefcount(matrices[place])
+
+
+UNHELD = _references([np.empty(0)], 0)
+"""The count of references to a matrix in a list that nobody else holds; Pythons differ in it."""
 
 
 class Covariance:
@@ -102,9 +109,10 @@ class Covariance:
         b *= root[:, None]
         np.einsum("ii->i", b)[...] += 1.0 + self.ridge * root * root
         lower, info = dpotrf(b, lower=1, clean=0, overwrite_a=1)
-        if info != 0:
+        log_det = float(np.log(lower.diagonal()).sum()) if info == 0 else math.nan
+        if not math.isfinite(log_det):  # LAPACK may let pass what is not a number
             raise NotPositiveDefinite("I + S K S is not, so that K has negative eigenvalues")
-        return lower, float(np.log(lower.diagonal()).sum())
+        return lower, log_det
 
 
 def solve(factor: FloatArray, x: FloatArray) -> FloatArray:

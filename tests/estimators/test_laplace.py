@@ -8,10 +8,12 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from pymc.initial_point import make_initial_point_fn
+from pytensor.graph.traversal import ancestors
 from scipy import stats
 from scipy.special import log_expit
 
 import pymc_apm as apm
+from pymc_apm.black_box import nodes_between
 from pymc_apm.errors import EstimatorError, ModelError
 from pymc_apm.estimators import laplace_dense, laplace_ops, matrices
 from pymc_apm.target import REST, THETA, Target
@@ -268,6 +270,48 @@ def test_the_fit_runs_once_per_value_of_the_parameters():
     theta = target.value(estimator.evaluation, THETA)
     target.along(THETA)(theta + 0.01, estimator.evaluation)
     assert (target.n_evals, target.n_theta_evals, target.n_cubic) == (4, 1, 2)
+
+
+def test_memory_is_not_used_again_while_an_evaluation_holds_it():
+    estimator = Estimator(dense_model("probit"), REFERENCE)
+    density = estimator.target.along(THETA)
+    theta = estimator.target.value(estimator.evaluation, THETA)
+    rng = np.random.default_rng(1)
+    held = [estimator.evaluation]
+    copies = [cloudpickle.loads(cloudpickle.dumps(estimator.evaluation.values))]
+    for _ in range(50):
+        evaluation = density(theta + 0.3 * rng.standard_normal(theta.shape), held[0])[1]
+        if rng.random() < 0.2:
+            held.append(evaluation)
+            copies.append(cloudpickle.loads(cloudpickle.dumps(evaluation.values)))
+    for evaluation, copy in zip(held, copies, strict=True):
+        for value, expected in zip(evaluation.values, copy, strict=True):
+            np.testing.assert_array_equal(value, expected)
+
+
+def test_memory_that_nobody_holds_is_used_again():
+    buffers = matrices.Buffers()
+    first = buffers.take(3)
+    second = buffers.take(3)
+    assert first is not second
+    view, address = second.T, second.__array_interface__["data"]
+    del second
+    assert buffers.take(3) is not view.base
+    del view
+    assert buffers.take(3).__array_interface__["data"] == address
+    assert buffers.take(4).shape == (4, 4)
+
+
+def test_exponentials_of_matrices_are_computed_by_numpy():
+    with pm.Model() as model:
+        base = pm.Normal("base", pt.exp(np.zeros((2, 2))), shape=(2, 2))
+        matrix = pt.exp(-pt.exp(base)) * 2.0
+        fast = laplace_ops.with_fast_exponentials(matrix, model.basic_RVs)
+    ops = [type(node.op).__name__ for node in nodes_between([fast], [base])]
+    assert ops.count("NumpyExp") == 2
+    assert base in set(ancestors([fast]))
+    value = np.array([[0.1, 1.0], [-2.0, 3.0]])
+    np.testing.assert_allclose(fast.eval({base: value}), 2.0 * np.exp(-np.exp(value)), rtol=1e-14)
 
 
 def test_cubic_operations_are_in_the_statistics():
