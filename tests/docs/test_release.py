@@ -24,7 +24,7 @@ def test_the_version_is_the_same_everywhere(path, pattern):
 
 
 def test_the_extras_are_there():
-    assert {"examples", "docs", "test", "plots", "dev"} <= set(PROJECT["optional-dependencies"])
+    assert {"examples", "docs", "test", "dev"} <= set(PROJECT["optional-dependencies"])
 
 
 def test_the_package_is_typed():
