@@ -19,6 +19,10 @@ PAGES = [page for page in PAGES if not {"_build", "notebooks"} & set(page.parts)
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
+EXAMPLES_IN = ("pymc_apm", "pymc_apm.estimators")
+"""Where every docstring has an example, which runs as a doctest."""
+
+
 def public_names():
     """Return the full names of all that a user may import."""
     names = {f"pymc_apm.{name}" for name in apm.__all__ if not inspect.ismodule(getattr(apm, name))}
@@ -60,6 +64,13 @@ def test_every_documented_name_exists_and_has_a_docstring(name):
     documented = find(name)
     if callable(documented) and not name.endswith(".LogDensity"):  # an alias of types
         assert inspect.getdoc(documented)
+
+
+@pytest.mark.parametrize(
+    "name", sorted(n for n in public_names() if n.rpartition(".")[0] in EXAMPLES_IN)
+)
+def test_every_docstring_has_an_example(name):
+    assert ">>>" in inspect.getdoc(find(name))
 
 
 def test_no_name_is_documented_twice():
