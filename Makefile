@@ -12,7 +12,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PRECIOUS: $(VENV)/.installed-%
-.PHONY: help venv demo test test-slow lint benchmark clean
+.PHONY: help venv demo test test-slow lint docs notebooks benchmark clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s  %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,14 @@ lint: $(VENV)/.installed-dev  ## run ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy pymc_apm
 
+docs: $(VENV)/.installed-docs  ## build the documentation, and execute the notebooks that changed
+	$(BIN)/python -m sphinx -W --keep-going -E -a -q -b html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+notebooks: $(VENV)/.installed-docs  ## execute the notebooks
+	$(BIN)/python examples/notebooks.py run
+
 benchmark: $(VENV)/.installed-examples  ## time the samplers against PyMC's own
 	$(BIN)/python examples/benchmark.py
 
@@ -40,7 +48,7 @@ clean:  ## delete the virtual environments, caches and build products
 	@for venv in $(VENV) .venv-pymc5 .venv-pymc6; do \
 		if [ -e "$$venv/.made-by-make" ]; then rm -rf "$$venv"; fi; \
 	done
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist docs/_build docs/notebooks .mypy_cache .pytest_cache .ruff_cache
 	find pymc_apm tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made-by-make:

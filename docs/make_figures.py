@@ -1,4 +1,6 @@
-"""Draw the figures of docs/diagnosing.md: python docs/make_figures.py [--folder docs/figures].
+"""Draw the figures of the README and of docs/diagnosing.md.
+
+    python docs/make_figures.py [--folder docs/figures]
 
 The model is the paper's toy Gaussian, whose estimate is noisy on purpose: log f_hat at theta has
 the standard deviation |theta|. The last figure is of a random-effects model whose number of
@@ -92,6 +94,39 @@ def save(axes: Any, folder: Path, name: str) -> None:
     print(f"wrote {path} ({path.stat().st_size / 1000:.0f} kB)")
 
 
+def beside(runs: dict[str, Any], n_estimates: int) -> Any:
+    """Draw a trace of each run for the same number of estimates, for those who see it first."""
+    from pymc_apm.diagnostics.sticking import runs_of_draws
+
+    _, axes = plt.subplots(1, 2, figsize=(10, 2.7), sharey=True, layout="constrained")
+    titles = {
+        "PM MH": "pseudo-marginal Metropolis–Hastings",
+        "SS+SS": "pseudo-marginal slice sampling",
+    }
+    for axis, (method, title) in zip(axes, titles.items(), strict=True):
+        idata = runs[method]
+        theta = idata["posterior"]["theta"].values[0, :, 0]
+        cost = np.cumsum(idata["sample_stats"]["n_evals"].values[0])
+        shown = cost <= n_estimates
+        axis.plot(cost[shown], theta[shown], color="C0", lw=0.6)
+        stuck = runs_of_draws(theta[None, :, None])[0]
+        start, length = stuck.starts[stuck.lengths.argmax()], stuck.lengths.max()
+        end = start + length
+        if length > 20 and end < shown.sum():
+            axis.plot(cost[start:end], theta[start:end], color="C3", lw=3)
+            axis.annotate(
+                f"no move for {length - 1} estimates",
+                (cost[(start + end) // 2], theta[start]),
+                (0, 34),
+                textcoords="offset points",
+                ha="center",
+                color="C3",
+            )
+        axis.set(title=title, xlabel="estimates computed", ylim=(-3.6, 3.6))
+    axes[0].set_ylabel("one parameter")
+    return axes
+
+
 def main() -> None:
     """Draw all figures."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -104,6 +139,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
     runs = {method: sample(method, draws) for method in METHODS}
+    save(beside(runs, n_estimates=5000), folder, "readme")
     first = {"dimension": [1]}
     save(apm.plot_trace_sticking(runs["PM MH"], coords=first), folder, "trace_sticking_pm_mh")
     save(apm.plot_trace_sticking(runs["SS+SS"], coords=first), folder, "trace_sticking_ss_ss")

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from pymc_apm._compat import with_gradient
-from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value
+from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value, see
 from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.stream import Reader, Scratch, make_scratch
 from pymc_apm.kinds import GeneratorSeed, NormalStream, Randomness
@@ -152,7 +152,7 @@ class _Function:
             raise ModelError(
                 f"Argument {position + 1} of the black box {_name(self.fn)} is neither a variable "
                 f"nor a number or an array: {arg!r}. Give such arguments with functools.partial "
-                "first."
+                f"first. {see('estimators')}"
             ) from error
 
 
@@ -279,7 +279,7 @@ class BlackBox(Op):
             raise NotImplementedError(
                 f"{self} has no gradient, which steps like pm.NUTS need. Give one with "
                 "apm.black_box(fn, gradient=...), or use a step that needs none, such as "
-                "apm.APMSlice()."
+                f"apm.APMSlice(). {see('recipes')}"
             )
         known = [
             output.zeros_like() if isinstance(gradient.type, DisconnectedType) else gradient

@@ -9,6 +9,28 @@ from typing import Any
 import numpy as np
 from pymc.exceptions import SamplingError
 
+DOCUMENTATION = "docs/{page}.md"
+"""Where a page of the documentation is, in the sources of the package."""
+
+PAGES = {
+    "getting_started": "Getting started",
+    "estimators": "Writing an estimator",
+    "choosing": "Choosing a method",
+    "diagnosing": "Whether to trust a run",
+    "recipes": "Recipes",
+    "doubly_intractable": "Models with an unknown normaliser",
+}
+"""The pages that messages send a user to, and their titles."""
+
+
+def see(page: str) -> str:
+    """Return the sentence that sends a user to a page of the documentation.
+
+    >>> see("estimators")
+    'See "Writing an estimator" in the documentation (docs/estimators.md).'
+    """
+    return f'See "{PAGES[page]}" in the documentation ({DOCUMENTATION.format(page=page)}).'
+
 
 class ModelError(ValueError):
     """A model, or a step made for it, cannot work as declared."""
@@ -32,7 +54,7 @@ def unclaimed(names: Iterable[str]) -> str:
         f"No step updates the randomness {', '.join(map(repr, names))}, so that the estimate would "
         "stay the same for the whole chain and the posterior would be wrong. Sample with "
         "apm.APMSlice(), or add one of apm.APMEllipticalU(), apm.APMReflectiveU(), "
-        "apm.APMIndependenceU() to the list of steps."
+        f"apm.APMIndependenceU() to the list of steps. {see('recipes')}"
     )
 
 

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, gammaincinv, ndtr, ndtri
 
+from pymc_apm.kernels import special
 from pymc_apm.kernels.stream import Reader
 
 Size = int | tuple[int, ...] | None
@@ -57,19 +57,19 @@ class StreamGenerator:
     def _uniform(self, size: Size) -> Any:
         if size is None:
             number = self._reader.take_one()
-            return float(ndtr(number)) if self._reader.is_normal else number
+            return float(special.ndtr(number)) if self._reader.is_normal else number
         shape = _shape(size)
         numbers = self._reader.take(math.prod(shape))
-        numbers = ndtr(numbers) if self._reader.is_normal else numbers.copy()
+        numbers = special.ndtr(numbers) if self._reader.is_normal else numbers.copy()
         return numbers.reshape(shape)
 
     def _normal(self, size: Size) -> Any:
         if size is None:
             number = self._reader.take_one()
-            return number if self._reader.is_normal else float(ndtri(number))
+            return number if self._reader.is_normal else float(special.ndtri(number))
         shape = _shape(size)
         numbers = self._reader.take(math.prod(shape))
-        numbers = numbers.copy() if self._reader.is_normal else ndtri(numbers)
+        numbers = numbers.copy() if self._reader.is_normal else special.ndtri(numbers)
         return numbers.reshape(shape)
 
     def _transformed(self, size: Size, inverse: Callable[..., Any], *parameters: ArrayLike) -> Any:
@@ -133,7 +133,7 @@ class StreamGenerator:
         """Draw beta numbers."""
         _check("a", a, np.less_equal, 0)
         _check("b", b, np.less_equal, 0)
-        return self._transformed(size, lambda u, a, b: betaincinv(a, b, u), a, b)
+        return self._transformed(size, lambda u, a, b: special.betaincinv(a, b, u), a, b)
 
     # Discrete distributions
 
@@ -269,7 +269,7 @@ def _check(name: str, value: ArrayLike, is_wrong: Callable[..., Any], bound: flo
 
 def _gamma_inverse(u: Any, shape: Any) -> Any:
     is_zero = np.equal(shape, 0)
-    return np.where(is_zero, 0.0, gammaincinv(np.where(is_zero, 1.0, shape), u))[()]
+    return np.where(is_zero, 0.0, special.gammaincinv(np.where(is_zero, 1.0, shape), u))[()]
 
 
 def _size_of(size: Size, out: Any) -> Size:

@@ -11,7 +11,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.black_box import BlackBox
-from pymc_apm.errors import ModelError, UnclaimedRandomnessError, unclaimed
+from pymc_apm.errors import ModelError, UnclaimedRandomnessError, see, unclaimed
 from pymc_apm.randomness import randomness_in, randomness_of
 
 __all__ = ["Potential", "feeds_potential"]
@@ -83,7 +83,8 @@ def Potential(
         raise ModelError(
             f"apm.Potential({name!r}) uses no randomness declared with apm.StandardNormal, "
             "apm.StandardUniform, apm.Stream or apm.Seed. A log density without noise is a "
-            "pm.Potential; an estimate must take its random numbers from declared randomness."
+            "pm.Potential; an estimate must take its random numbers from declared randomness. "
+            + see("estimators")
         )
 
     for parameter in parameters:
@@ -129,7 +130,7 @@ def _check_type(name: str, log_estimate: TensorVariable) -> None:
         raise ModelError(
             f"apm.Potential({name!r}) must be a scalar, or a vector with one log-estimate per "
             f"independent factor, but it has {log_estimate.type.ndim} dimensions. Sum over factors "
-            "and average over importance samples (on the natural scale) first."
+            f"and average over importance samples (on the natural scale) first. {see('estimators')}"
         )
 
 
@@ -153,7 +154,7 @@ def _check_sources(log_estimate: TensorVariable, model: pm.Model) -> None:
                 f"{source_name} is used by {len(nodes)} black boxes: "
                 f"{', '.join(sorted(str(node.op) for node in nodes))}. They would use the same "
                 "random numbers, and the product of their estimates would not be unbiased. Declare "
-                "one stream or seed for each."
+                f"one stream or seed for each. {see('estimators')}"
             )
 
 
@@ -181,7 +182,8 @@ def _parameters_of(name: str, log_estimate: TensorVariable, model: pm.Model) -> 
                 f"apm.Potential({name!r}) draws random numbers of its own: {label}. The estimate "
                 "would differ each time that it is computed for the same parameters, and every "
                 "step method would silently sample a wrong posterior. Make the draw a function of "
-                "u = apm.StandardNormal(...) or u = apm.StandardUniform(...) instead."
+                "u = apm.StandardNormal(...) or u = apm.StandardUniform(...) instead. "
+                + see("estimators")
             )
         stack.extend(variable.owner.inputs)
     return parameters

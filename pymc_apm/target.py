@@ -22,7 +22,7 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_apm._compat import compile_function
 from pymc_apm.black_box import black_boxes_in, nodes_between, used_numbers
-from pymc_apm.errors import EstimatorError, add_context, describe_value
+from pymc_apm.errors import EstimatorError, add_context, describe_value, see
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.kernels.stream import settled
 from pymc_apm.layout import Layout
@@ -345,7 +345,8 @@ class Target:
             if log_estimate == math.inf:
                 raise EstimatorError(
                     f"The log-estimate is +inf at {self.describe(values)}. An estimate must be a "
-                    "finite number; look for a division by zero or an overflow in the estimator."
+                    "finite number; look for a division by zero or an overflow in the estimator. "
+                    + see("estimators")
                 )
             if math.isnan(log_estimate):
                 self.n_nan += computes_estimate

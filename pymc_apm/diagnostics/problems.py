@@ -7,6 +7,7 @@ import numpy as np
 from pymc_apm.diagnostics.runs import statistic
 from pymc_apm.diagnostics.sticking import find_sticking
 from pymc_apm.diagnostics.words import count
+from pymc_apm.errors import see
 
 
 def problems(idata: Any) -> list[str]:
@@ -40,7 +41,7 @@ def _not_a_number(idata: Any) -> list[str]:
         f"{int(np.sum(n_nan))} of {int(np.sum(n_evals))} estimates after tuning were not a number "
         "(NaN) and were taken for zero. If that is not what they stand for, the posterior is "
         "wrong: look for 0 * inf, inf - inf or the log of a negative number in the estimator. The "
-        "statistic n_nan says in which draws they occurred."
+        f"statistic n_nan says in which draws they occurred. {see('estimators')}"
     ]
 
 
@@ -54,5 +55,5 @@ def _stuck(idata: Any) -> list[str]:
     return [
         f"Chains were stuck without a move ({what} in a row), so that ESS and R-hat are not to be "
         "believed: see apm.sticking(idata), and apm.estimator_report(model, idata) for whether the "
-        "estimate is too noisy or has heavy tails."
+        f"estimate is too noisy or has heavy tails. {see('diagnosing')}"
     ]

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pymc_apm.errors import CoalescenceError, ModelError, describe_value
+from pymc_apm.errors import CoalescenceError, ModelError, describe_value, see
 from pymc_apm.estimators.ising_exact import WIDEST, enumerated_log_z, torus_log_z
 from pymc_apm.estimators.ising_graph import checked_edges, lattice_edges, neighbours_of
 from pymc_apm.options import one_of, positive_integer
@@ -374,7 +374,7 @@ class Ising:
             "field, the longer it takes, and beyond a critical coupling (0.44 on a large square "
             "lattice without a field; earlier for negative or mixed couplings) it practically "
             "never ends. Keep such parameters out of the prior, for example by "
-            'pm.Uniform("coupling", 0, 0.4), or raise max_sweeps.'
+            'pm.Uniform("coupling", 0, 0.4), or raise max_sweeps. ' + see("doubly_intractable")
         )
 
     # The exact answer, for small models

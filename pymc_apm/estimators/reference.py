@@ -19,10 +19,10 @@ import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
-from scipy.special import logsumexp
 
 from pymc_apm.errors import CoalescenceError, EstimatorError, describe_value
 from pymc_apm.estimators.pilot import ParameterSpace, maximise
+from pymc_apm.kernels import special
 
 _log = logging.getLogger("pymc.apm")
 
@@ -140,7 +140,7 @@ class _Search:
             there = self.parameters(candidate)
             value = self.space.log_prior(candidate)
             value += float(self.family.log_g(self.observed, *there))
-            return value - float(logsumexp(self._log_g(samples.x, there) - samples.log_g))
+            return value - float(special.logsumexp(self._log_g(samples.x, there) - samples.log_g))
 
         return maximise(log_posterior, position)
 
@@ -149,5 +149,9 @@ class _Search:
         weights = self._log_g(samples.x, self.parameters(target)) - samples.log_g
         if not np.isfinite(weights).any():
             return 0.0
-        log_share = 2.0 * logsumexp(weights) - logsumexp(2.0 * weights) - math.log(len(weights))
+        log_share = (
+            2.0 * special.logsumexp(weights)
+            - special.logsumexp(2.0 * weights)
+            - math.log(len(weights))
+        )
         return float(math.exp(log_share))

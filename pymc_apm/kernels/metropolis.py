@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
+from pymc_apm.kernels import special
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
 
@@ -150,4 +150,4 @@ def correlated_uniform(rng: np.random.Generator, u: FloatVector, correlation: fl
     The numbers are taken to the normal scale, moved by :func:`correlated_normal` and taken back:
     a Gaussian copula with the given correlation.
     """
-    return ndtr(correlated_normal(rng, ndtri(u), correlation))
+    return special.ndtr(correlated_normal(rng, special.ndtri(u), correlation))

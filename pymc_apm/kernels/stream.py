@@ -21,8 +21,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
+from pymc_apm.kernels import special
 from pymc_apm.kernels.elliptical import ellipse
 from pymc_apm.kernels.reflective import reflected_line
 from pymc_apm.kernels.slice import SliceInfo, shrink
@@ -127,7 +127,7 @@ def correlated_uniform_stream(
     """Propose a correlated move of a settled stream of uniform numbers, on the normal scale."""
     direction = _direction(rng, stream)
     angle = math.acos(correlation)
-    prefix = ndtr(ellipse(ndtri(stream[HEADER:]), direction[1:], angle))
+    prefix = special.ndtr(ellipse(special.ndtri(stream[HEADER:]), direction[1:], angle))
     return _moved(stream, direction[0], angle, ALONG_COPULA, prefix)
 
 
@@ -226,5 +226,5 @@ class Reader:
             elif move == ALONG_REFLECTED_LINE:
                 numbers = reflected_line(numbers, direction, z)
             else:
-                numbers = ndtr(ellipse(ndtri(numbers), direction, z))
+                numbers = special.ndtr(ellipse(special.ndtri(numbers), direction, z))
         self._numbers = np.concatenate((self._numbers, numbers))

@@ -13,7 +13,7 @@ from pymc.util import get_random_generator
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_apm._compat import StartsChains, get_shared, set_shared
-from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError, unclaimed
+from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError, see, unclaimed
 from pymc_apm.kernels import LogDensity, State
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.options import one_of
@@ -97,7 +97,8 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
             raise ModelError(
                 f"The model has no estimator, so there is nothing for {name} to do: declare "
                 "randomness with apm.StandardNormal, apm.StandardUniform, apm.Stream or apm.Seed "
-                "and add the log-estimate with apm.Potential, or sample with the steps of PyMC."
+                "and add the log-estimate with apm.Potential, or sample with the steps of PyMC. "
+                + see("getting_started")
             )
         chosen = choose_randomness(self.target.randomness, u, kind, name) if u_update else []
         self._theta_density: LogDensity = self.target.along(THETA)
@@ -329,7 +330,8 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         raise EstimatorError(
             f"The estimate of {', '.join(self.target.estimates)} is zero at the starting point for "
             f"each of {START_ATTEMPTS} draws of its randomness: {where}. Give other initvals to "
-            "pm.sample, or improve the estimator, for example by more importance samples."
+            "pm.sample, or improve the estimator, for example by more importance samples. "
+            + see("estimators")
         )
 
     def _check_clamped(self, first: Evaluation, second: Evaluation) -> None:
@@ -339,7 +341,8 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
                 "computations for the same parameters and the same randomness "
                 f"({first.log_estimate} and {second.log_estimate}): {self._suspects()} draws "
                 "random numbers of its own. Let it take all of them from its declared randomness: "
-                "an apm.Stream or an apm.Seed arrives as a generator to draw from."
+                "an apm.Stream or an apm.Seed arrives as a generator to draw from. "
+                + see("estimators")
             )
 
     def _suspects(self) -> str:

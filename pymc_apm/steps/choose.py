@@ -7,7 +7,7 @@ import pymc as pm
 from pymc.util import get_value_vars_from_user_vars
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_apm.errors import ModelError
+from pymc_apm.errors import ModelError, see
 
 
 def continuous_or_all(vars: Any, model: pm.Model | None, step: str) -> list[Any]:
@@ -20,7 +20,7 @@ def continuous_or_all(vars: Any, model: pm.Model | None, step: str) -> list[Any]
         if not model.continuous_value_vars:
             raise ModelError(
                 f"The model has no continuous parameter, and {step} takes no others. Use "
-                "apm.APMMetropolis() or apm.PseudoMarginalMH()."
+                f"apm.APMMetropolis() or apm.PseudoMarginalMH(). {see('choosing')}"
             )
         return list(model.continuous_value_vars)
     variables = get_value_vars_from_user_vars(vars, model)
@@ -29,7 +29,7 @@ def continuous_or_all(vars: Any, model: pm.Model | None, step: str) -> list[Any]
         raise ModelError(
             f"{step} cannot update discrete parameters: {', '.join(discrete)}. Give them to "
             "apm.APMMetropolis, apm.PseudoMarginalMH or pm.Metropolis, and the continuous ones to "
-            f"{step}, in a list of steps."
+            f"{step}, in a list of steps. {see('recipes')}"
         )
     return variables
 

@@ -7,7 +7,7 @@ import pymc as pm
 from numpy.typing import ArrayLike
 
 from pymc_apm.adaptation import Scale
-from pymc_apm.errors import ModelError
+from pymc_apm.errors import ModelError, see
 from pymc_apm.kernels import State, metropolis, random_walk
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.options import number, one_of
@@ -137,7 +137,8 @@ class PseudoMarginalMH(RandomWalk):
                 if variable.tag.apm_randomness.kind == "seed":
                     raise ModelError(
                         f"PseudoMarginalMH cannot propose a correlated {variable.name}, which is a "
-                        "seed: use correlation=0, or an apm.Stream instead of the seed."
+                        "seed: use correlation=0, or an apm.Stream instead of the seed. "
+                        + see("choosing")
                     )
         self._tunes_on_approximation = tune_on == "approximation"
         if self._tunes_on_approximation:

@@ -113,6 +113,18 @@ class APMReflectiveU(_UOnly):
     References
     ----------
     Murray, I. and Graham, M. M. (2016). Pseudo-marginal slice sampling. AISTATS.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> with pm.Model():
+    ...     rate = pm.Gamma("rate", 2, 1)
+    ...     u = apm.StandardUniform("u", shape=16)
+    ...     waiting_times = -pm.math.log(u) / rate
+    ...     log_weights = pm.logp(pm.Poisson.dist(waiting_times), 2)
+    ...     log_lik = apm.Potential("log_lik", apm.estimators.log_mean_exp(log_weights))
+    ...     steps = [apm.APMReflectiveU(), pm.NUTS([rate])]
     """
 
     name = "apm_reflective_u"
@@ -139,6 +151,16 @@ class APMIndependenceU(_UOnly):
         What to pass on to the compiler of the log density, for example ``{"mode": "NUMBA"}``.
     blocked : bool
         For PyMC; must be true.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> with pm.Model():
+    ...     theta = pm.Normal("theta")
+    ...     u = apm.StandardNormal("u")
+    ...     log_lik = apm.Potential("log_lik", -(theta**2) - u * theta)
+    ...     steps = [apm.APMIndependenceU(), pm.Slice([theta])]
     """
 
     name = "apm_independence_u"

@@ -1,0 +1,60 @@
+"""The code in pages of Markdown: how it is found, and how it is run in a short time.
+
+All blocks of a page that are marked as ``python`` run one after the other, as a reader would run
+them. A comment before a block, ``<!-- not run -->``, leaves it out; one that begins with
+``<!-- setup`` has code that the reader is spared.
+"""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pymc as pm
+
+PATTERN = re.compile(
+    r"<!-- setup\n(?P<setup>.*?)-->|(?P<skip><!-- not run -->\s*)?^```python\n(?P<code>.*?)^```",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+class Block(NamedTuple):
+    """A piece of code and the line of the page where it begins."""
+
+    code: str
+    line: int
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Return what is to be run of a page."""
+    text = page.read_text()
+    found = []
+    for match in PATTERN.finditer(text):
+        group = "setup" if match["setup"] is not None else "code"
+        if not match["skip"]:
+            found.append(Block(match[group], text.count("\n", 0, match.start(group))))
+    return found
+
+
+def run(page: Path) -> dict[str, Any]:
+    """Run the code of a page, and return its variables."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks_of(page):
+        # Lines are those of the page, so that a traceback leads there.
+        exec(compile("\n" * block.line + block.code, str(page), "exec"), names)
+    return names
+
+
+def short_sample(sample):
+    """Return ``pm.sample`` with other defaults: a few draws of one chain, in this process."""
+
+    def sample_shortly(draws=30, **kwargs):
+        kwargs = {"tune": 30, "chains": 2, "progressbar": False} | kwargs | {"cores": 1}
+        draws, kwargs["tune"] = min(draws, 60), min(kwargs["tune"], 60)
+        return sample(draws, **kwargs)
+
+    return sample_shortly
+
+
+def shorten(monkeypatch) -> None:
+    """Make ``pm.sample`` short, whatever a page asks for."""
+    monkeypatch.setattr(pm, "sample", short_sample(pm.sample))

@@ -1,0 +1,71 @@
+"""The code in the README and in the documentation runs."""
+
+import ast
+import json
+import re
+import warnings
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from tests.docs.blocks import blocks_of, run, shorten
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [
+    page
+    for page in sorted(DOCS.rglob("*.md"))
+    if not {"_build", "notebooks"} & set(page.parts) and blocks_of(page)
+]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+@pytest.fixture(autouse=True)
+def quiet(tmp_path, monkeypatch):
+    """Run in an empty folder, without a display, and without warnings of short chains."""
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+    matplotlib.pyplot.close("all") if "matplotlib.pyplot" in __import__("sys").modules else None
+
+
+def test_the_code_of_the_readme_runs_as_it_stands():
+    names = run(README)
+    posterior = names["idata"]["posterior"]
+    assert posterior["mu"].shape == (4, 3000)
+    assert abs(float(posterior["mu"].mean()) - 1.0) < 0.4  # the data were made with mu = 1
+
+
+def test_the_readme_begins_with_ten_lines():
+    """Imports and data apart, the first block is a model and a call of ``pm.sample``."""
+    code = blocks_of(README)[0].code
+    lines = [line for line in code.splitlines() if line.strip()]
+    assert len([line for line in lines if not line.startswith("import")]) == 10
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_the_code_of_a_page_runs(page, monkeypatch):
+    shorten(monkeypatch)
+    np.random.seed(0)  # noqa: NPY002 (pages about code that uses it)
+    run(page)
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.name)
+def test_code_that_is_not_run_is_python_too(page):
+    for code in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        ast.parse(code)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_is_stored_without_outputs(path):
+    notebook = json.loads(path.read_text())
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"], f"run: python examples/notebooks.py strip ({path.name})"
+            assert cell["execution_count"] is None
+    assert path.read_text().endswith("\n")
