@@ -145,7 +145,7 @@ def _check_sources(log_estimate: TensorVariable, model: pm.Model) -> None:
             if not isinstance(variable.owner.op, BlackBox):
                 raise ModelError(
                     f"{randomness.name} can only be an argument of a function made by "
-                    f"apm.black_box, but {variable.owner.op} uses it."
+                    f"apm.black_box, but {variable.owner.op} uses it. {see('estimators')}"
                 )
             consumers.setdefault(randomness.name, set()).add(variable.owner)
     for source_name, nodes in consumers.items():
