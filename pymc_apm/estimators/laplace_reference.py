@@ -17,7 +17,7 @@ from pymc_apm.estimators.laplace_dense import NODES, fit, marginal_variances, sm
 from pymc_apm.estimators.laplace_ops import DenseReference, LaplaceBlockFit
 from pymc_apm.estimators.likelihood import Likelihood
 from pymc_apm.estimators.matrices import NotPositiveDefinite
-from pymc_apm.estimators.pilot import ParameterSpace, maximise
+from pymc_apm.estimators.pilot import ParameterSpace
 
 _log = logging.getLogger("pymc.apm")
 
@@ -30,8 +30,17 @@ VARIATIONAL_TOLERANCE = 0.02
 FEW = 300
 """As many data as tell about where the reference is."""
 
-PILOT_TOLERANCE = 0.1
-"""How near to the mode the reference has to be, in each unconstrained parameter."""
+POSITION_TOLERANCE = 0.1
+"""How exact a line search for the reference is, in units of the unconstrained parameters."""
+
+VALUE_TOLERANCE = 0.5
+"""The gain in the log posterior below which the search for the reference ends."""
+
+MAX_EVALUATIONS = 100
+"""Of the log posterior in that search, for each parameter."""
+
+IMPOSSIBLE = 1e15
+"""The loss where there is no posterior; that it is finite helps the line searches."""
 
 
 def dense_reference(
@@ -147,7 +156,24 @@ def _search(
 def _mode(
     start: NDArray[np.float64], log_posterior: Callable[[NDArray[np.float64]], float]
 ) -> NDArray[np.float64]:
-    return maximise(log_posterior, start, PILOT_TOLERANCE, 40, value_tolerance=0.5)
+    """Maximise by line searches, which bear the noise of fits that are not exact (Powell)."""
+    from scipy.optimize import minimize  # takes long to import, and is not always needed
+
+    def loss(position: NDArray[np.float64]) -> float:
+        value = log_posterior(position)
+        return -value if math.isfinite(value) else IMPOSSIBLE
+
+    result = minimize(
+        loss,
+        start,
+        method="Powell",
+        options={
+            "xtol": POSITION_TOLERANCE,
+            "ftol": VALUE_TOLERANCE / max(abs(loss(start)), 1.0),
+            "maxfev": MAX_EVALUATIONS * start.size,
+        },
+    )
+    return np.asarray(result.x)
 
 
 def _no_start(name: str, where: str) -> EstimatorError:

@@ -102,7 +102,6 @@ def maximise(
     start: NDArray[np.float64],
     tolerance: float = 1e-2,
     evaluations: int = 60,
-    value_tolerance: float = 1e-2,
 ) -> NDArray[np.float64]:
     """Maximise a function of a few parameters without its gradient.
 
@@ -112,11 +111,9 @@ def maximise(
         What is not a finite number counts as minus infinity.
     start : ndarray
     tolerance : float
-        Of the position.
+        Of the position and of the value.
     evaluations : int
         The largest number of evaluations, for each parameter and one more.
-    value_tolerance : float
-        Of the value, not less than its numerical noise.
 
     Returns
     -------
@@ -135,7 +132,7 @@ def maximise(
         options={
             "initial_simplex": start + np.vstack((np.zeros(start.size), 0.3 * np.eye(start.size))),
             "xatol": tolerance,
-            "fatol": value_tolerance,
+            "fatol": tolerance,
             "maxfev": evaluations * (start.size + 1),
             "adaptive": True,
         },

@@ -1,6 +1,7 @@
 """The Laplace estimators must be unbiased, whatever the quality of the approximation."""
 
 import logging
+import re
 
 import cloudpickle
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.traversal import ancestors
 from scipy import stats
-from scipy.special import log_expit
+from scipy.special import expit, log_expit
 
 import pymc_apm as apm
 from pymc_apm.black_box import nodes_between
@@ -457,6 +458,26 @@ def test_the_reference_is_found_and_reported(caplog):
     with caplog.at_level(logging.INFO, logger="pymc.apm"):
         dense_model("poisson", reference=None)
     assert "Reference of y by a pilot estimate: scale = " in caplog.text
+
+
+def test_the_reference_is_found_along_a_ridge(caplog):
+    """The level of all periods and the spread of the groups make up for each other."""
+    rng = np.random.default_rng(1)
+    group, period = np.repeat(np.arange(15), 4), np.tile(np.arange(4), 15)
+    log_odds = np.array([-1.4, -2.4, -2.5, -3.0])[period] + 0.7 * rng.standard_normal(15)[group]
+    counts = rng.binomial(17, expit(log_odds))
+    with caplog.at_level(logging.INFO, logger="pymc.apm"), pm.Model():
+        beta, sd = pm.Normal("beta", 0, 2, shape=4), pm.HalfNormal("sd")
+        apm.estimators.laplace_importance(
+            "y",
+            lambda f: pm.logp(pm.Binomial.dist(17, logit_p=beta[period] + f[group]), counts),
+            sd**2,
+            groups=group,
+        )
+    found = [float(x) for x in re.findall(r"-?\d+\.\d+", caplog.messages[-1])]
+    shares = counts.reshape(15, 4).mean(axis=0) / 17
+    np.testing.assert_allclose(found[:4], np.log(shares / (1 - shares)), atol=0.5)
+    assert 0.1 < found[4] < 1.2
 
 
 def test_tuning_on_the_approximation():
