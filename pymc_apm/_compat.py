@@ -1,7 +1,8 @@
 """The only file that knows that PyMC 5 and PyMC 6 differ."""
 
 import functools
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ from pymc.pytensorf import compile as compile_pymc
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep
 from pymc.util import get_random_generator
-from pytensor.compile.mode import Mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
+from pytensor.link.numba.linker import NumbaLinker
 from threadpoolctl import threadpool_limits
+
+from pymc_apm.errors import CompileError
 
 
 def register_step_methods(*steps: type[BlockedStep]) -> None:
@@ -49,6 +54,62 @@ def compile_function(
     function = compile_pymc(inputs, outputs, on_unused_input="ignore", **compile_kwargs)
     function.trust_input = True
     return function
+
+
+def uses_numba(compile_kwargs: Mapping[str, Any] | None) -> bool:
+    """Say whether options for the compiler leave it to Numba."""
+    mode = (compile_kwargs or {}).get("mode")
+    return mode is None or isinstance(get_mode(mode).linker, NumbaLinker)
+
+
+def numba_graph(
+    inputs: Sequence[Variable],
+    outputs: Sequence[Variable],
+    with_rewrites: Callable[[Mode], Mode],
+) -> FunctionGraph:
+    """Return a graph as the Numba backend of PyTensor wants it, after all rewrites."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what runs in Python is reported where it is compiled
+        function = compile_pymc(
+            list(inputs),
+            list(outputs),
+            mode=with_rewrites(get_mode("NUMBA")),
+            on_unused_input="ignore",
+        )
+    return function.maker.fgraph
+
+
+def numba_function(graph: FunctionGraph) -> tuple[Any, str | None]:
+    """Return a graph as a function for Numba, and a key for its code if that can be cached.
+
+    The function returns a tuple. It has not been compiled yet, and can be called from compiled
+    code alone.
+    """
+    from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function, key = numba_funcify_ensure_cache(graph)
+    in_python = [str(warning.message) for warning in caught]
+    in_python = [text for text in in_python if "object mode" in text]
+    if in_python:
+        raise CompileError(
+            "Numba cannot compile the model, because some of its ops run in Python: "
+            + " ".join(dict.fromkeys(text.split(". ")[0] + "." for text in in_python))
+        )
+    return function, key
+
+
+def cached_function(source: str, name: str, namespace: dict[str, Any], key: str | None) -> Any:
+    """Define a function and compile it by Numba; keep it on disk, beside those of PyTensor.
+
+    With the same key, what is found on disk is taken for granted.
+    """
+    import numba
+    from pytensor.link.numba.cache import compile_numba_function_src
+
+    function = compile_numba_function_src(source, name, namespace, namespace, cache_key=key)
+    return numba.njit(function, cache=key is not None)
 
 
 def add_convergence_check(check: Callable[[Any], list[str]]) -> None:

@@ -2,7 +2,7 @@
 
 Everything learnt is a value: a NamedTuple that functions take and return anew, so that it can be
 part of a step's sampling state. Nothing here is used after tuning, when a chain must not change its
-own transition rule.
+own transition rule. As the kernels, all of this can be compiled by Numba: it imports numpy only.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_apm.kernels import SliceInfo
+from pymc_apm.kernels.slice import SliceInfo
 
 FIRST_WINDOW = 100
 """Draws in the first window from which a covariance is learnt; each window is twice the last."""
@@ -79,27 +79,32 @@ def learn_covariance(
     mean = learnt.mean + deviation / n_draws
     scatter = learnt.scatter + np.outer(deviation, draw - mean)
     if n_draws < learnt.window:
-        return learnt._replace(n_draws=n_draws, mean=mean, scatter=scatter), False
-    cholesky = _regularised_cholesky(scatter, n_draws, diagonal)
-    if cholesky is None:  # the chain has not moved: keep what there is and look on
-        fresh = start_covariance(learnt.cholesky)
-        return fresh._replace(n_windows=learnt.n_windows, window=learnt.window), False
-    fresh = start_covariance(cholesky)
-    return fresh._replace(n_windows=learnt.n_windows + 1, window=2 * learnt.window), True
+        return Covariance(
+            learnt.cholesky, learnt.n_windows, learnt.window, n_draws, mean, scatter
+        ), False
+    cholesky = learnt.cholesky
+    n_windows, window = learnt.n_windows, learnt.window
+    variances = np.diag(scatter) / (n_draws - 1)
+    # A chain that has not moved keeps what there is and looks on.
+    has_moved = bool(np.isfinite(variances).all() and (variances > 0.0).all())
+    if has_moved:
+        cholesky = _regularised_cholesky(scatter, variances, n_draws, diagonal)
+        n_windows, window = n_windows + 1, 2 * window
+    dim = len(cholesky)
+    return Covariance(
+        cholesky, n_windows, window, 0, np.zeros(dim), np.zeros((dim, dim))
+    ), has_moved
 
 
 def _regularised_cholesky(
-    scatter: NDArray[np.float64], n_draws: int, diagonal: bool
-) -> NDArray[np.float64] | None:
+    scatter: NDArray[np.float64], variances: NDArray[np.float64], n_draws: int, diagonal: bool
+) -> NDArray[np.float64]:
     """Shrink correlations by one part in ``n_draws``, so that there is a factor, and factorise."""
-    variances = np.diag(scatter) / (n_draws - 1)
-    if not (np.isfinite(variances).all() and (variances > 0.0).all()):
-        return None
     if diagonal:
         return np.diag(np.sqrt(variances))
     shrunk = (1.0 - 1.0 / n_draws) * scatter / (n_draws - 1)
     np.fill_diagonal(shrunk, variances)
-    return np.asarray(np.linalg.cholesky(shrunk), dtype=np.float64)
+    return np.ascontiguousarray(np.linalg.cholesky(shrunk))
 
 
 class Scale(NamedTuple):
@@ -130,9 +135,7 @@ BATCH = 100
 """Updates between two changes of the scale where bounds are given."""
 
 
-def tune_scale(
-    scale: Scale, accept_rate: float, target_accept: float | tuple[float, float]
-) -> Scale:
+def tune_scale(scale: Scale, accept_rate: float, target_accept: tuple[float, float]) -> Scale:
     """Tune the scale of a random walk after an update.
 
     Parameters
@@ -140,35 +143,36 @@ def tune_scale(
     scale : Scale
     accept_rate : float
         The probability with which the last proposal was to be accepted.
-    target_accept : float or (float, float)
-        The acceptance rate to aim for, by stochastic approximation (Andrieu and Thoms, 2008,
-        doi:10.1007/s11222-008-9110-y). Or bounds: then the scale is multiplied or divided after a
-        batch of 100 updates whose acceptance was outside of them, by a factor that falls from 4 to
-        1.1 within four batches, as Filippone and Girolami (2014, doi:10.1109/TPAMI.2014.2316530)
-        do and the paper after them.
+    target_accept : (float, float)
+        Bounds for the acceptance rate. If they are equal, it is the rate to aim for, by stochastic
+        approximation (Andrieu and Thoms, 2008, doi:10.1007/s11222-008-9110-y). Otherwise the scale
+        is multiplied or divided after a batch of 100 updates whose acceptance was outside of them,
+        by a factor that falls from 4 to 1.1 within four batches, as Filippone and Girolami (2014,
+        doi:10.1109/TPAMI.2014.2316530) do and the paper after them.
 
     Returns
     -------
     Scale
     """
     n_updates = scale.n_updates + 1
-    if isinstance(target_accept, tuple):
+    lower, upper = target_accept
+    if lower < upper:
         accepted = scale.accepted + accept_rate
         if n_updates % BATCH:
-            return scale._replace(n_updates=n_updates, accepted=accepted)
-        lower, upper = target_accept
+            return Scale(scale.scaling, n_updates, scale.mean_log, accepted)
         factor = 5.0 - 3.9 * min(n_updates // BATCH, 4) / 4.0
         rate = accepted / BATCH
-        scaling = scale.scaling * (factor if rate > upper else 1 / factor if rate < lower else 1)
-        return Scale(scaling, n_updates)
+        change = factor if rate > upper else 1.0 / factor if rate < lower else 1.0
+        return Scale(scale.scaling * change, n_updates, 0.0, 0.0)
     gain = 4.0 / (n_updates + 5.0) ** 0.7
-    scaling = scale.scaling * math.exp(gain * (accept_rate - target_accept))
-    return Scale(scaling, n_updates, _averaged(scale.mean_log, scaling, n_updates))
+    scaling = scale.scaling * math.exp(gain * (accept_rate - lower))
+    return Scale(scaling, n_updates, _averaged(scale.mean_log, scaling, n_updates), 0.0)
 
 
-def freeze_scale(scale: Scale, target_accept: float | tuple[float, float]) -> Scale:
+def freeze_scale(scale: Scale, target_accept: tuple[float, float]) -> Scale:
     """Return the scale to use after tuning: the average, which is less noisy than the last one."""
-    if isinstance(target_accept, tuple) or scale.n_updates < ENOUGH:
+    lower, upper = target_accept
+    if lower < upper or scale.n_updates < ENOUGH:
         return scale
     return Scale(math.exp(scale.mean_log))
 
@@ -190,22 +194,42 @@ class Width(NamedTuple):
     mean_log: float = 0.0
 
 
-def tune_widths(
-    widths: Sequence[Width], infos: Sequence[SliceInfo], steps_out: bool
-) -> list[Width]:
+class Widths(NamedTuple):
+    """The widths of brackets along several lines, which are always updated together.
+
+    Attributes
+    ----------
+    width, mean_log : ndarray
+        As those of :class:`Width`, for each of the lines.
+    n_updates : int
+        Updates since tuning (re)started.
+    """
+
+    width: NDArray[np.float64]
+    n_updates: int
+    mean_log: NDArray[np.float64]
+
+
+def start_widths(width: NDArray[np.float64]) -> Widths:
+    """Start to tune some widths."""
+    return Widths(width, 0, np.zeros(len(width)))
+
+
+def tune_widths(learnt: Widths, infos: Sequence[SliceInfo], steps_out: bool) -> Widths:
     """Tune several widths after an update along each of their lines; see :func:`tune_width`."""
-    return [
-        tune_width(
-            width,
+    width, mean_log = learnt.width.copy(), learnt.mean_log.copy()
+    for line, info in enumerate(infos):
+        tuned = tune_width(
+            Width(width[line], learnt.n_updates, mean_log[line]),
             info.n_evals - info.n_step_out - 1,
             # The last evaluation at either end finds it outside of the slice.
-            max(info.n_step_out - 2, 0) if steps_out else None,
+            max(info.n_step_out - 2, 0) if steps_out else 1,
         )
-        for width, info in zip(widths, infos, strict=True)
-    ]
+        width[line], mean_log[line] = tuned.width, tuned.mean_log
+    return Widths(width, learnt.n_updates + 1, mean_log)
 
 
-def tune_width(learnt: Width, n_rejected: int, n_expanded: int | None) -> Width:
+def tune_width(learnt: Width, n_rejected: int, n_expanded: int) -> Width:
     """Tune the width of the bracket after an update.
 
     Without stepping out a bracket that is too narrow makes a random walk and one that is too wide
@@ -218,16 +242,15 @@ def tune_width(learnt: Width, n_rejected: int, n_expanded: int | None) -> Width:
     learnt : Width
     n_rejected : int
         Proposals that were rejected in the last update.
-    n_expanded : int, optional
-        Times that the bracket was expanded; ``None`` without stepping out.
+    n_expanded : int
+        Times that the bracket was expanded; 1 without stepping out.
 
     Returns
     -------
     Width
     """
     n_updates = learnt.n_updates + 1
-    surplus = (1.0 if n_expanded is None else float(n_expanded)) - n_rejected
-    step = min(max(surplus, -3.0), 3.0) / (n_updates + 1.0) ** 0.6
+    step = min(max(n_expanded - n_rejected, -3), 3) / (n_updates + 1.0) ** 0.6
     width = learnt.width * math.exp(step)
     return Width(width, n_updates, _averaged(learnt.mean_log, width, n_updates))
 
@@ -235,6 +258,11 @@ def tune_width(learnt: Width, n_rejected: int, n_expanded: int | None) -> Width:
 def freeze_width(learnt: Width) -> Width:
     """Return the width to use after tuning: the average, which is less noisy than the last one."""
     return Width(math.exp(learnt.mean_log)) if learnt.n_updates >= ENOUGH else learnt
+
+
+def freeze_widths(learnt: Widths) -> Widths:
+    """Return the widths to use after tuning; see :func:`freeze_width`."""
+    return start_widths(np.exp(learnt.mean_log)) if learnt.n_updates >= ENOUGH else learnt
 
 
 PILOT_DRAWS = 40
@@ -253,33 +281,33 @@ class Pilot(NamedTuple):
 
     Attributes
     ----------
-    widths : list of Width
+    widths : Widths
     n_draws : int
         Draws made so far.
     """
 
-    widths: list[Width]
-    n_draws: int = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the scales have been learnt."""
-        return self.n_draws >= PILOT_DRAWS
-
-    @property
-    def cholesky(self) -> NDArray[np.float64]:
-        """The scales, as the factor of a diagonal covariance."""
-        return np.diag([freeze_width(width).width / TUNED_WIDTH for width in self.widths])
+    widths: Widths
+    n_draws: int
 
 
 def start_pilot(dim: int) -> Pilot:
     """Start a pilot, with brackets of width 1."""
-    return Pilot([Width(1.0)] * dim)
+    return Pilot(start_widths(np.ones(dim)), 0)
 
 
 def learn_from_pilot(pilot: Pilot, infos: Sequence[SliceInfo]) -> Pilot:
     """Take one more draw of the pilot into account."""
-    return Pilot(tune_widths(pilot.widths, infos, steps_out=False), pilot.n_draws + 1)
+    return Pilot(tune_widths(pilot.widths, infos, False), pilot.n_draws + 1)
+
+
+def is_over(pilot: Pilot) -> bool:
+    """Say whether the scales have been learnt."""
+    return pilot.n_draws >= PILOT_DRAWS
+
+
+def covariance_of_pilot(pilot: Pilot) -> Covariance:
+    """Return the scales that a pilot has learnt, as a diagonal covariance to start from."""
+    return start_covariance(np.diag(freeze_widths(pilot.widths).width / TUNED_WIDTH))
 
 
 def _averaged(mean_log: float, value: float, n_updates: int) -> float:

@@ -36,6 +36,10 @@ class ModelError(ValueError):
     """A model, or a step made for it, cannot work as declared."""
 
 
+class CompileError(ModelError):
+    """A step cannot be compiled for a model."""
+
+
 class EstimatorError(SamplingError):
     """An estimator broke its contract while sampling."""
 

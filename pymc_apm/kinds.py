@@ -15,6 +15,8 @@ from pymc_apm.kernels import (
     State,
     correlated_normal,
     correlated_uniform,
+    draw_normal,
+    draw_uniform,
     elliptical_slice,
     metropolis_independence,
     reflective_slice,
@@ -58,11 +60,15 @@ class Randomness(ABC):
         Whether it must be settled before it is moved (see :mod:`pymc_apm.kernels.stream`).
     needs_black_box : bool
         Whether it makes sense only as an argument of a black box.
+    slice_kernel, correlated_kernel : callable
+        How it is updated by slice sampling, and how a correlated one is proposed, where it can be.
     """
 
     kind: ClassVar[str]
     is_lazy: ClassVar[bool] = False
     needs_black_box: ClassVar[bool] = False
+    slice_kernel: ClassVar[Any] = None
+    correlated_kernel: ClassVar[Any] = None
 
     def __init__(self, name: str, shape: tuple[int | None, ...]) -> None:
         self.name = name
@@ -92,11 +98,15 @@ class Randomness(ABC):
 
     def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
         """Propose a new u that is correlated with the old one, reversibly under q(u)."""
-        raise ModelError(f"There is no correlated proposal for a {self.kind}: {self.name}.")
+        if self.correlated_kernel is None:
+            raise ModelError(f"There is no correlated proposal for a {self.kind}: {self.name}.")
+        return type(self).correlated_kernel(rng, u, correlation)
 
     def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
         """Update u by slice sampling, or by Metropolis independence where that is all there is."""
-        return self.independence_update(rng, state, log_density)
+        if self.slice_kernel is None:
+            return self.independence_update(rng, state, log_density)
+        return type(self).slice_kernel(rng, state, log_density)
 
     def independence_update(
         self, rng: np.random.Generator, state: State, log_density: LogDensity
@@ -134,38 +144,18 @@ class NormalArray(Randomness):
     """q(u) = N(0, I)."""
 
     kind = "normal"
-
-    @staticmethod
-    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
-        """Draw standard normal numbers."""
-        return rng.standard_normal(size)
-
-    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
-        """Propose by Crank-Nicolson."""
-        return correlated_normal(rng, u, correlation)
-
-    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
-        """Update by elliptical slice sampling."""
-        return elliptical_slice(rng, state, log_density)
+    draw_elements = staticmethod(draw_normal)
+    slice_kernel = staticmethod(elliptical_slice)
+    correlated_kernel = staticmethod(correlated_normal)
 
 
 class UniformArray(Randomness):
     """q(u) = U(0, 1)^n."""
 
     kind = "uniform"
-
-    @staticmethod
-    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
-        """Draw uniform numbers."""
-        return rng.random(size)
-
-    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
-        """Propose by Crank-Nicolson on the normal scale."""
-        return correlated_uniform(rng, u, correlation)
-
-    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
-        """Update by reflective slice sampling."""
-        return reflective_slice(rng, state, log_density)
+    draw_elements = staticmethod(draw_uniform)
+    slice_kernel = staticmethod(reflective_slice)
+    correlated_kernel = staticmethod(correlated_uniform)
 
 
 class NormalStream(Randomness):
@@ -175,14 +165,8 @@ class NormalStream(Randomness):
     is_lazy = True
     needs_black_box = True
     draw_elements = staticmethod(fresh_stream)
-
-    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
-        """Propose by Crank-Nicolson, lazily."""
-        return correlated_normal_stream(rng, u, correlation)
-
-    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
-        """Update by elliptical slice sampling, lazily."""
-        return elliptical_slice_of_stream(rng, state, log_density)
+    slice_kernel = staticmethod(elliptical_slice_of_stream)
+    correlated_kernel = staticmethod(correlated_normal_stream)
 
 
 class UniformStream(Randomness):
@@ -192,14 +176,8 @@ class UniformStream(Randomness):
     is_lazy = True
     needs_black_box = True
     draw_elements = staticmethod(fresh_stream)
-
-    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
-        """Propose by Crank-Nicolson on the normal scale, lazily."""
-        return correlated_uniform_stream(rng, u, correlation)
-
-    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
-        """Update by reflective slice sampling, lazily."""
-        return reflective_slice_of_stream(rng, state, log_density)
+    slice_kernel = staticmethod(reflective_slice_of_stream)
+    correlated_kernel = staticmethod(correlated_uniform_stream)
 
 
 class GeneratorSeed(Randomness):

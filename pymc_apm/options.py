@@ -54,8 +54,8 @@ def one_of(option: str, value: Any, *choices: Any) -> None:
         raise ModelError(f"{option} must be {wanted} or {choices[-1]!r}, got {value!r}.")
 
 
-def acceptance(option: str, value: Any) -> float | tuple[float, float]:
-    """Check an option that is an acceptance rate, or a lower and an upper bound for one."""
+def acceptance(option: str, value: Any) -> tuple[float, float]:
+    """Check an option that is an acceptance rate, or bounds for one; return bounds."""
     bounds = np.atleast_1d(numbers(option, value))
     is_valid = bounds.ndim == 1 and bounds.size in (1, 2)
     if not (is_valid and (bounds > 0).all() and (bounds < 1).all() and (np.diff(bounds) > 0).all()):
@@ -63,7 +63,7 @@ def acceptance(option: str, value: Any) -> float | tuple[float, float]:
             f"{option} must be an acceptance rate between 0 and 1, or a lower and an upper bound "
             f"for one, got {value!r}."
         )
-    return float(bounds[0]) if bounds.size == 1 else (float(bounds[0]), float(bounds[1]))
+    return float(bounds[0]), float(bounds[-1])
 
 
 def cholesky_factor(option: str, value: Any, dim: int) -> NDArray[np.float64]:

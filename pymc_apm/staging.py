@@ -72,6 +72,11 @@ class Stage(NamedTuple):
     exports: tuple[Variable, ...]
     sums: dict[TermKind, Variable]
 
+    @property
+    def results(self) -> list[Variable]:
+        """All that it computes: its exports, then its sums."""
+        return [*self.exports, *self.sums.values()]
+
 
 class _Key(NamedTuple):
     """Identifies a stage; sorts after everything it can depend on."""

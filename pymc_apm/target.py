@@ -66,15 +66,53 @@ NOTHING = Evaluation((), 0.0, 0.0, 0.0, 0.0)
 """What to start from: no term has been computed yet."""
 
 
-class _Call(NamedTuple):
-    """A compiled stage: where its inputs and outputs are among the values of an evaluation."""
+class PlacedStage(NamedTuple):
+    """A stage: where its inputs and outputs are among the values of an evaluation."""
 
-    function: Callable[..., Sequence[Any]]
+    stage: Stage
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
 
-class _Plan(NamedTuple):
+class _Call(NamedTuple):
+    """A stage that can be called."""
+
+    function: "_StageFunction"
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class _StageFunction:
+    """A stage, compiled when it is first called: not every step calls it."""
+
+    def __init__(self, stage: Stage, model: pm.Model, compile_kwargs: Mapping[str, Any]) -> None:
+        self._stage = stage
+        self._model = model
+        self._compile_kwargs = compile_kwargs
+        self._function: Callable[..., Sequence[Any]] | None = None
+
+    def compile(self) -> Callable[..., Sequence[Any]]:
+        """Compile it, if that has not been done yet."""
+        if self._function is None:
+            stage = self._stage
+            calls_python = any(
+                getattr(node.op, "calls_python", False)
+                for node in nodes_between(stage.results, stage.inputs)
+            )
+            with self._model:  # the compiler heeds its check_bounds
+                self._function = compile_function(
+                    list(stage.inputs),
+                    stage.results,
+                    calls_python=calls_python,
+                    **self._compile_kwargs,
+                )
+        return self._function
+
+    def __call__(self, *values: Any) -> Sequence[Any]:
+        return (self._function or self.compile())(*values)
+
+
+class Plan(NamedTuple):
     """What to run after a change of some blocks."""
 
     prior: tuple[_Call, ...]
@@ -95,7 +133,7 @@ class Density:
 
     __slots__ = ("_places", "_plan", "_target")
 
-    def __init__(self, target: "Target", plan: _Plan, places: tuple[int, ...]) -> None:
+    def __init__(self, target: "Target", plan: Plan, places: tuple[int, ...]) -> None:
         self._target = target
         self._plan = plan
         self._places = places
@@ -156,6 +194,14 @@ class Target:
         The names of the terms that depend on randomness.
     layout, rest : Layout
         How parameters lie in the blocks :data:`THETA` and :data:`REST`.
+    stages : list of PlacedStage
+        The stages of the log density, in an order in which they can run.
+    places : dict
+        Where the value of each block is among those of an evaluation.
+    sums : dict
+        Where the sums of the terms of each kind are among them.
+    n_fixed : int
+        How many random numbers there are in arrays of fixed shape.
     has_approximation : bool
         Whether every estimate comes with a deterministic approximation.
     n_evals, n_theta_evals, n_nan, n_cubic : int
@@ -171,6 +217,7 @@ class Target:
         initial_point: Mapping[str, NDArray[np.generic]],
         compile_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
+        self.model = model
         self.layout = Layout(variables, initial_point)
         self.rest = Layout([v for v in model.value_vars if v not in variables], initial_point)
         self.n_evals = 0
@@ -182,7 +229,7 @@ class Target:
         self.randomness: list[SharedVariable] = randomness_in(logps)
         sizes: dict[str, int | None] = {THETA: self.layout.size, REST: self.rest.size}
         sizes |= {u.name: u.tag.apm_randomness.size for u in self.randomness}
-        self._n_fixed = sum(
+        self.n_fixed = sum(
             u.tag.apm_randomness.size
             for u in self.randomness
             if not u.tag.apm_randomness.needs_black_box
@@ -190,7 +237,7 @@ class Target:
         self._blocks = {
             name: pt.vector(name, shape=(size,), dtype="float64") for name, size in sizes.items()
         }
-        self._place = {name: place for place, name in enumerate(self._blocks)}
+        self.places = {name: place for place, name in enumerate(self._blocks)}
 
         self._parameters = self._as_functions_of_blocks(model.replace_rvs_by_values(model.free_RVs))
         self._parameter_names = [rv.name for rv in model.free_RVs]
@@ -212,8 +259,11 @@ class Target:
             self._blocks,
             values[len(logps) :],
         )
-        with model:  # the compiler heeds its check_bounds
-            place_of = self._compile(stages, compile_kwargs or {})
+        place_of = self._give_places(stages)
+        self._calls = [
+            _Call(_StageFunction(placed.stage, model, compile_kwargs or {}), *placed[1:])
+            for placed in self.stages
+        ]
         places = [place_of[report] for report in reports]
         self._used_place = dict(zip(used, places, strict=False))
         self._cubic_places = frozenset(places[len(used) : len(used) + len(costs)])
@@ -232,56 +282,53 @@ class Target:
             replacements[u.tag.apm_randomness.is_claimed] = pt.constant(np.array(True))
         return clone_replace(list(variables), replace=replacements, rebuild_strict=False)
 
-    def _compile(
-        self, stages: Sequence[Stage], compile_kwargs: Mapping[str, Any]
-    ) -> dict[Variable, int]:
-        """Compile the stages, and give all they compute a place among an evaluation's values."""
-        place_of = {block: self._place[name] for name, block in self._blocks.items()}
+    def _give_places(self, stages: Sequence[Stage]) -> dict[Variable, int]:
+        """Give all that the stages compute a place among an evaluation's values."""
+        place_of = {block: self.places[name] for name, block in self._blocks.items()}
         n_values = len(place_of)
-        self._sums: dict[TermKind, list[int]] = {"prior": [], "exact": [], "estimate": []}
-        self._stages: list[tuple[Stage, _Call]] = []
+        self.sums: dict[TermKind, list[int]] = {"prior": [], "exact": [], "estimate": []}
+        self.stages: list[PlacedStage] = []
         for stage in stages:
             outputs = range(n_values, n_values + len(stage.exports) + len(stage.sums))
             n_values = outputs.stop
             place_of.update(zip(stage.exports, outputs, strict=False))
             for kind, place in zip(stage.sums, outputs[len(stage.exports) :], strict=True):
-                self._sums[kind].append(place)
-            results = [*stage.exports, *stage.sums.values()]
-            function = compile_function(
-                list(stage.inputs),
-                results,
-                calls_python=any(
-                    getattr(node.op, "calls_python", False)
-                    for node in nodes_between(results, stage.inputs)
-                ),
-                **compile_kwargs,
-            )
+                self.sums[kind].append(place)
             inputs = tuple(place_of[variable] for variable in stage.inputs)
-            self._stages.append((stage, _Call(function, inputs, tuple(outputs))))
+            self.stages.append(PlacedStage(stage, inputs, tuple(outputs)))
         self._n_values = n_values
         return place_of
+
+    def compile(self) -> None:
+        """Compile all stages now, not when they are first called."""
+        for call in self._calls:
+            call.function.compile()
 
     def start(self, values: Mapping[str, FloatVector]) -> Evaluation:
         """Evaluate from scratch, given the value of every block."""
         places: list[Any] = [None] * self._n_values
-        for name, place in self._place.items():
+        for name, place in self.places.items():
             places[place] = values[name]
-        return self._run(places, self._plan(self._stages, self._blocks), NOTHING)
+        return self._run(places, self.plan(*self._blocks), NOTHING)
 
     def along(self, *names: str) -> "Density":
         """Return the log density as a function of some blocks, in the form that kernels take."""
-        plan = self._plan(
-            [(stage, call) for stage, call in self._stages if stage.depends_on & set(names)], names
-        )
-        return Density(self, plan, tuple(self._place[name] for name in names))
+        return Density(self, self.plan(*names), tuple(self.places[name] for name in names))
 
-    def _plan(self, stages: Sequence[tuple[Stage, _Call]], blocks: Iterable[str]) -> _Plan:
-        return _Plan(
+    def plan(self, *names: str) -> Plan:
+        """Return what to run after a change of some blocks; a stage without blocks always runs."""
+        everything = set(names) == set(self._blocks)
+        stages = [
+            (placed.stage, call)
+            for placed, call in zip(self.stages, self._calls, strict=True)
+            if everything or placed.stage.depends_on & set(names)
+        ]
+        return Plan(
             tuple(call for stage, call in stages if stage.is_prior),
             tuple(call for stage, call in stages if not stage.is_prior),
             any("exact" in stage.sums for stage, _ in stages),
             any("estimate" in stage.sums for stage, _ in stages),
-            not {THETA, REST}.isdisjoint(blocks),
+            not {THETA, REST}.isdisjoint(names),
             tuple(
                 place for _, call in stages for place in call.outputs if place in self._cubic_places
             ),
@@ -289,12 +336,12 @@ class Target:
 
     def value(self, evaluation: Evaluation, name: str) -> FloatVector:
         """Return the value of a block in an evaluation."""
-        return evaluation.values[self._place[name]]
+        return evaluation.values[self.places[name]]
 
     def settle(self, evaluation: Evaluation, name: str, rng: np.random.Generator) -> Evaluation:
         """Keep of a stream just what its estimate used; nothing has to be computed for that."""
         values = list(evaluation.values)
-        values[self._place[name]] = settled(rng, values[self._used_place[name]])
+        values[self.places[name]] = settled(rng, values[self._used_place[name]])
         return evaluation._replace(values=tuple(values))
 
     def approximate_log_density(self, evaluation: Evaluation) -> float:
@@ -307,7 +354,7 @@ class Target:
 
     def n_random(self, evaluation: Evaluation) -> int:
         """Return how many random numbers an estimate uses; those of a seed are not counted."""
-        n_random = self._n_fixed
+        n_random = self.n_fixed
         for place in self._used_place.values():
             n_random += evaluation.values[place].size
         return n_random
@@ -316,7 +363,7 @@ class Target:
         """Set all counts to zero."""
         self.n_evals = self.n_theta_evals = self.n_nan = self.n_cubic = 0
 
-    def _run(self, values: list[Any], plan: _Plan, base: Evaluation) -> Evaluation:
+    def _run(self, values: list[Any], plan: Plan, base: Evaluation) -> Evaluation:
         """Run the stages of a plan; ``values`` is changed and becomes part of the evaluation.
 
         What the plan does not compute is taken from an evaluation at the old values.
@@ -326,7 +373,7 @@ class Target:
         try:
             if prior:
                 _call(prior, values)
-                log_prior = _sum(self._sums["prior"], values)
+                log_prior = _sum(self.sums["prior"], values)
             if not log_prior > -math.inf:
                 return IMPOSSIBLE
             self.n_evals += computes_estimate
@@ -335,8 +382,8 @@ class Target:
             for place in cubic:
                 self.n_cubic += int(values[place])
             if computes_exact:
-                log_exact = _sum(self._sums["exact"], values)
-            log_estimate = _sum(self._sums["estimate"], values)
+                log_exact = _sum(self.sums["exact"], values)
+            log_estimate = _sum(self.sums["estimate"], values)
         except Exception as error:
             add_context(error, f"The model was being evaluated at {self.describe(values)}.")
             raise
@@ -356,7 +403,7 @@ class Target:
 
     def describe(self, values: Sequence[Any]) -> str:
         """Put the parameters into words, on the scale on which the user declared them."""
-        given = {self._blocks[name]: values[self._place[name]] for name in (THETA, REST)}
+        given = {self._blocks[name]: values[self.places[name]] for name in (THETA, REST)}
         parameters = compile_function(list(given), self._parameters)(*given.values())
         return ", ".join(
             f"{name} = {describe_value(value)}"

@@ -164,15 +164,15 @@ def tuned_scale(scale, target, n_updates, seed):
 @pytest.mark.parametrize("target", [0.15, 0.234, 0.44, 0.7])
 @pytest.mark.parametrize("start", [0.01, 1.0, 100.0])
 def test_scale_converges_to_the_target_acceptance(start, target):
-    scale = freeze_scale(tuned_scale(Scale(start), target, 4000, seed=31), target)
+    scale = freeze_scale(tuned_scale(Scale(start), (target, target), 4000, seed=31), (target, target))
     assert acceptance(scale.scaling) == pytest.approx(target, abs=0.03)
 
 
 def test_scale_goes_up_after_acceptance_and_down_after_rejection_in_ever_smaller_steps():
     steps = []
     for n_updates in [0, 10, 100, 1000]:
-        up = tune_scale(Scale(1.0, n_updates), 1.0, 0.25).scaling
-        down = tune_scale(Scale(1.0, n_updates), 0.0, 0.25).scaling
+        up = tune_scale(Scale(1.0, n_updates), 1.0, (0.25, 0.25)).scaling
+        down = tune_scale(Scale(1.0, n_updates), 0.0, (0.25, 0.25)).scaling
         assert down < 1.0 < up
         assert math.log(up) == pytest.approx(-3.0 * math.log(down))
         steps.append(up)
@@ -180,7 +180,7 @@ def test_scale_goes_up_after_acceptance_and_down_after_rejection_in_ever_smaller
 
 
 def test_scale_rests_at_the_target():
-    assert tune_scale(Scale(1.7, 12), 0.25, 0.25).scaling == 1.7
+    assert tune_scale(Scale(1.7, 12), 0.25, (0.25, 0.25)).scaling == 1.7
 
 
 @pytest.mark.parametrize(("rate", "power"), [(0.5, 1.0), (0.2, 0.0), (0.05, -1.0)])
@@ -217,10 +217,11 @@ def test_scale_with_bounds_ends_within_them(start):
 
 
 def test_frozen_scale_is_the_average_after_enough_updates_and_the_last_one_before():
-    few = tuned_scale(Scale(1.0), 0.44, ENOUGH - 1, seed=33)
-    assert freeze_scale(few, 0.44) is few
-    enough = tuned_scale(Scale(1.0), 0.44, ENOUGH, seed=33)
-    assert freeze_scale(enough, 0.44).scaling == pytest.approx(math.exp(enough.mean_log))
+    target = (0.44, 0.44)
+    few = tuned_scale(Scale(1.0), target, ENOUGH - 1, seed=33)
+    assert freeze_scale(few, target) is few
+    enough = tuned_scale(Scale(1.0), target, ENOUGH, seed=33)
+    assert freeze_scale(enough, target).scaling == pytest.approx(math.exp(enough.mean_log))
     batches = Scale(1.3, 3 * BATCH)
     assert freeze_scale(batches, (0.15, 0.30)) is batches
 
@@ -228,13 +229,13 @@ def test_frozen_scale_is_the_average_after_enough_updates_and_the_last_one_befor
 def test_average_weighs_the_updates_in_proportion_to_their_number():
     scale, logs = Scale(1.0), []
     for rate in [1.0, 0.3, 0.0, 0.9, 0.2]:
-        scale = tune_scale(scale, rate, 0.4)
+        scale = tune_scale(scale, rate, (0.4, 0.4))
         logs.append(math.log(scale.scaling))
     assert scale.mean_log == pytest.approx(np.average(logs, weights=[1, 2, 3, 4, 5]))
 
 
 def test_frozen_scale_is_less_noisy_than_the_last_one():
-    target = 0.3
+    target = (0.3, 0.3)
     ends = [tuned_scale(Scale(1.0), target, 300, seed) for seed in range(60)]
     last = np.std([math.log(end.scaling) for end in ends])
     frozen = np.std([math.log(freeze_scale(end, target).scaling) for end in ends])
@@ -258,7 +259,7 @@ def test_width_without_stepping_out_converges_to_one_rejection_per_update(start)
     rng = np.random.default_rng(34)
     learnt = Width(start)
     for _ in range(3000):
-        learnt = tune_width(learnt, slice_counts(rng, learnt.width, 0)[0], None)
+        learnt = tune_width(learnt, slice_counts(rng, learnt.width, 0)[0], 1)
     width = freeze_width(learnt).width
     rejected = [slice_counts(rng, width, 0)[0] for _ in range(3000)]
     assert np.mean(rejected) == pytest.approx(1.0, abs=0.15)
@@ -279,7 +280,7 @@ def test_width_with_stepping_out_balances_expansions_and_rejections(start):
 
 @pytest.mark.parametrize(
     ("n_rejected", "n_expanded", "surplus"),
-    [(1, None, 0), (0, None, 1), (3, None, -2), (40, None, -3), (2, 2, 0), (0, 900, 3), (2, 1, -1)],
+    [(1, 1, 0), (0, 1, 1), (3, 1, -2), (40, 1, -3), (2, 2, 0), (0, 900, 3), (2, 1, -1)],
 )
 def test_width_changes_by_the_bounded_surplus_of_expansions(n_rejected, n_expanded, surplus):
     tuned = tune_width(Width(2.0, 7, 0.5), n_rejected, n_expanded)
@@ -296,8 +297,8 @@ def test_frozen_width_is_the_average_after_enough_updates_and_the_last_one_befor
 
 def test_tuning_returns_new_values():
     scale, width = Scale(1.0), Width(1.0)
-    assert tune_scale(scale, 1.0, 0.3) is not scale
+    assert tune_scale(scale, 1.0, (0.3, 0.3)) is not scale
     assert tune_scale(scale, 1.0, (0.1, 0.3)) is not scale
-    assert tune_width(width, 0, None) is not width
+    assert tune_width(width, 0, 1) is not width
     assert scale == Scale(1.0, 0, 0.0, 0.0)
     assert width == Width(1.0, 0, 0.0)

@@ -129,7 +129,7 @@ def test_an_expensive_part_of_a_large_graph_is_exported_and_not_repeated():
         cholesky = pt.linalg.cholesky(pt.exp(-distance / scale) + 1e-6 * np.eye(100))
         apm.Potential("log_lik", -((cholesky @ u) ** 2).sum())
     target = Target(model, model.value_vars, model.initial_point(), PYTHON)
-    stages = {(stage.is_prior, stage.depends_on): stage for stage, _ in target._stages}
+    stages = {(stage.is_prior, stage.depends_on): stage for stage, *_ in target.stages}
     before = stages[False, frozenset({THETA})]
     after = stages[False, frozenset({THETA, "u"})]
     assert [variable.type.shape for variable in before.exports] == [(100, 100)]

@@ -112,7 +112,9 @@ class Probe:
     def seconds_of_stages(self, evaluation: Evaluation) -> dict[str, float]:
         """Time each stage of the log density by itself, by what it depends on."""
         seconds: dict[str, float] = {}
-        for stage, (function, inputs, _) in self.target._stages:
+        for (stage, *_), (function, inputs, _) in zip(
+            self.target.stages, self.target._calls, strict=True
+        ):
             label = ", ".join(name.strip(":") for name in sorted(stage.depends_on)) or "data"
             label = f"prior: {label}" if stage.is_prior else label
             arguments = [evaluation.values[place] for place in inputs]

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_apm.kernels import special
+from pymc_apm.kernels.linear import product
+from pymc_apm.kernels.normal import normal_cdf, normal_quantile
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
 
@@ -88,7 +89,7 @@ def random_walk(
     -------
     ndarray
     """
-    step = scaling * np.dot(cholesky, rng.standard_normal(cholesky.shape[1]))
+    step = scaling * product(cholesky, rng.standard_normal(cholesky.shape[1]))
     if discrete is not None:
         step = np.where(discrete, np.rint(step), step)
     return position + step
@@ -134,6 +135,16 @@ def metropolis_independence(
     return metropolis(rng, state, log_density, draw(rng, state.position.size))
 
 
+def draw_normal(rng: np.random.Generator, size: int) -> FloatVector:
+    """Draw from q(u) = N(0, I)."""
+    return rng.standard_normal(size)
+
+
+def draw_uniform(rng: np.random.Generator, size: int) -> FloatVector:
+    """Draw from q(u) = U(0, 1)^n."""
+    return rng.random(size)
+
+
 def correlated_normal(rng: np.random.Generator, u: FloatVector, correlation: float) -> FloatVector:
     """Propose ``rho * u + sqrt(1 - rho^2) * noise``: Crank-Nicolson, reversible under N(0, I).
 
@@ -150,4 +161,4 @@ def correlated_uniform(rng: np.random.Generator, u: FloatVector, correlation: fl
     The numbers are taken to the normal scale, moved by :func:`correlated_normal` and taken back:
     a Gaussian copula with the given correlation.
     """
-    return special.ndtr(correlated_normal(rng, special.ndtri(u), correlation))
+    return normal_cdf(correlated_normal(rng, normal_quantile(u), correlation))

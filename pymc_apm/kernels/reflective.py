@@ -11,26 +11,24 @@ from pymc_apm.kernels.slice import SliceInfo, shrink
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
 
-def reflect(x: FloatVector, out: FloatVector | None = None) -> FloatVector:
+def reflect(x: FloatVector) -> FloatVector:
     """Fold the real line into the unit interval: the paper's Reflect(x).
 
     That is the distance to the nearest even number, which takes fewer passes than the remainder of
     a division by 2.
     """
-    nearest_even = 0.5 * x
-    np.rint(nearest_even, out=nearest_even)
-    nearest_even *= 2.0
-    distance = np.subtract(x, nearest_even, out=out)
-    return np.abs(distance, out=distance)
+    distance = 0.5 * x
+    np.rint(distance, distance)
+    distance *= 2.0
+    distance -= x
+    return np.abs(distance, distance)
 
 
-def reflected_line(
-    u: FloatVector, direction: FloatVector, z: float, out: FloatVector | None = None
-) -> FloatVector:
+def reflected_line(u: FloatVector, direction: FloatVector, z: float) -> FloatVector:
     """Return the point at ``z`` on the line through ``u``, reflected into the unit cube."""
-    x = np.multiply(direction, z, out=out)
+    x = direction * z
     x += u
-    return reflect(x, out=x)
+    return reflect(x)
 
 
 def reflective_slice(

@@ -9,11 +9,12 @@ for uniform randomness in the files beside this one.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from pymc_apm.kernels.linear import length, product
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
 Path: TypeAlias = Callable[[FloatVector, FloatVector, float], FloatVector]
@@ -55,7 +56,8 @@ def line(position: FloatVector, direction: FloatVector, z: float) -> FloatVector
 def random_direction(rng: np.random.Generator, cholesky: FloatVector) -> FloatVector:
     """Draw a direction uniformly from the unit sphere, stretched by ``cholesky``."""
     noise = rng.standard_normal(len(cholesky))
-    return np.dot(cholesky, noise / math.sqrt(np.dot(noise, noise)))
+    noise /= length(noise)
+    return product(cholesky, noise)
 
 
 def shrink(
@@ -177,7 +179,7 @@ def coordinate_slice(
     rng: np.random.Generator,
     state: State,
     log_density: LogDensity,
-    widths: Sequence[float],
+    widths: FloatVector,
     max_step_out: int = 0,
 ) -> tuple[State, list[SliceInfo]]:
     """Update the coordinates of the position one after the other by slice sampling.
@@ -187,7 +189,7 @@ def coordinate_slice(
     rng : Generator
     state : State
     log_density : callable
-    widths : sequence of float
+    widths : ndarray
         Width of the initial bracket for each coordinate.
     max_step_out : int
         As for :func:`linear_slice`.

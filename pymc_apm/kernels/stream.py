@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_apm.kernels import special
 from pymc_apm.kernels.elliptical import ellipse
 from pymc_apm.kernels.reflective import reflected_line
 from pymc_apm.kernels.slice import SliceInfo, shrink
+from pymc_apm.kernels.normal import normal_cdf, normal_quantile
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
 HEADER = 4
@@ -78,7 +78,7 @@ def stream_reflected_line(stream: FloatVector, direction: FloatVector, z: float)
     """Move a stream at rest along a reflected line; the direction's first element is a seed."""
     moved = np.empty_like(stream)
     moved[:HEADER] = stream[0], direction[0], z, ALONG_REFLECTED_LINE
-    reflected_line(stream[HEADER:], direction[1:], z, out=moved[HEADER:])
+    moved[HEADER:] = reflected_line(stream[HEADER:], direction[1:], z)
     return moved
 
 
@@ -127,7 +127,7 @@ def correlated_uniform_stream(
     """Propose a correlated move of a settled stream of uniform numbers, on the normal scale."""
     direction = _direction(rng, stream)
     angle = math.acos(correlation)
-    prefix = special.ndtr(ellipse(special.ndtri(stream[HEADER:]), direction[1:], angle))
+    prefix = normal_cdf(ellipse(normal_quantile(stream[HEADER:]), direction[1:], angle))
     return _moved(stream, direction[0], angle, ALONG_COPULA, prefix)
 
 
@@ -226,5 +226,5 @@ class Reader:
             elif move == ALONG_REFLECTED_LINE:
                 numbers = reflected_line(numbers, direction, z)
             else:
-                numbers = special.ndtr(ellipse(special.ndtri(numbers), direction, z))
+                numbers = normal_cdf(ellipse(normal_quantile(numbers), direction, z))
         self._numbers = np.concatenate((self._numbers, numbers))

@@ -87,6 +87,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         model = pm.modelcontext(model)
         self.vars = list(variables)
         self.rng = get_random_generator(rng)
+        self.compile_kwargs = compile_kwargs
         self.target = Target(
             model,
             self.vars,
@@ -112,6 +113,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
             )
             for variable in chosen
         ]
+        self.u_update = u_update
         self._streams = [v.name for v in chosen if v.tag.apm_randomness.is_lazy]
         self._evaluation: Evaluation | None = None
         # The last u of the chain, as a vector and as the array that the shared variable holds.
@@ -139,6 +141,13 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
     def evaluation(self) -> Evaluation | None:
         """The evaluation of the target at the last draw, if there is one."""
         return self._evaluation
+
+    @property
+    def log_density(self) -> float:
+        """The log density at the last draw, as it was computed when the chain came there."""
+        if self._evaluation is None:
+            raise ValueError("The chain has no draw yet.")
+        return self._evaluation.log_density
 
     def claim_u(self) -> None:
         """Declare that the randomness that this step updates is taken care of."""
@@ -280,28 +289,41 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
     # The start of a chain
 
     def _start(self, theta: FloatVector, rest: FloatVector) -> Evaluation:
-        """Evaluate from scratch, and check all that can be checked where a chain starts."""
+        """Evaluate from scratch; where a chain starts, with checks."""
         target = self.target
-        evaluation = target.start(self._values(theta, rest))
         if not self.is_started:
-            self._check_claims()
-            if not evaluation.values:
-                raise EstimatorError(
-                    "The prior is zero at the starting point: "
-                    f"{target.describe([theta, rest])}. Give other initvals to pm.sample."
-                )
-            for _ in range(START_ATTEMPTS - 1):
-                if evaluation.log_estimate > -np.inf:
-                    break
-                self._draw_u()
-                evaluation = target.start(self._values(theta, rest))
-            self._check_start(evaluation)
-            self._check_clamped(evaluation, target.start(self._values(theta, rest)))
-            self.is_started = True
+            evaluation = self.check_start(theta, rest)
+        else:
+            evaluation = target.start(self.values_of_blocks(theta, rest))
         target.reset_counts()
         return evaluation
 
-    def _values(self, theta: FloatVector, rest: FloatVector) -> dict[str, FloatVector]:
+    def check_start(self, theta: FloatVector, rest: FloatVector) -> Evaluation:
+        """Check all that can be checked where a chain starts; draw u again where that helps."""
+        target = self.target
+        self._check_claims()
+        evaluation = self.evaluate(self.values_of_blocks(theta, rest))
+        if not evaluation.values:
+            raise EstimatorError(
+                "The prior is zero at the starting point: "
+                f"{target.describe([theta, rest])}. Give other initvals to pm.sample."
+            )
+        for _ in range(START_ATTEMPTS - 1):
+            if evaluation.log_estimate > -np.inf:
+                break
+            self._draw_u()
+            evaluation = self.evaluate(self.values_of_blocks(theta, rest))
+        self._check_start(evaluation)
+        self._check_clamped(evaluation, self.evaluate(self.values_of_blocks(theta, rest)))
+        self.is_started = True
+        return evaluation
+
+    def evaluate(self, values: dict[str, FloatVector]) -> Evaluation:
+        """Evaluate the target from scratch."""
+        return self.target.start(values)
+
+    def values_of_blocks(self, theta: FloatVector, rest: FloatVector) -> dict[str, FloatVector]:
+        """Return the value of each block of the target, with u as it is now."""
         randomness = self.target.randomness
         return {
             THETA: theta,

@@ -12,19 +12,19 @@ from pymc.util import get_random_generator
 from pytensor.graph.basic import Variable
 
 from pymc_apm._compat import StartsChains, compile_function
-from pymc_apm.adaptation import Covariance, Scale
+from pymc_apm.adaptation import Covariance, Scale, learn_covariance, tune_scale
 from pymc_apm.black_box import black_boxes_in
 from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value
 from pymc_apm.estimators.unnormalised import DoublyIntractable
-from pymc_apm.kernels import State, random_walk_metropolis
+from pymc_apm.kernels import State, metropolis
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.layout import Layout
 from pymc_apm.randomness import randomness_in
 from pymc_apm.steps.base import Point, share_accepted
 from pymc_apm.steps.choose import all_variables
-from pymc_apm.steps.metropolis import mean_accept_rate
 from pymc_apm.steps.progress import ShowsProgress
 from pymc_apm.steps.random_walk import TunesRandomWalk
+from pymc_apm.updates.random_walk import n_proposals, propose
 
 
 @dataclass_state
@@ -204,28 +204,33 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
             )
         self._n_samples = 0
         state = State(self.layout.ravel(point), 0.0, here)
+        cholesky, scaling = self.learnt_covariance.cholesky, self.learnt_scale.scaling
         infos = []
-        for factor in self.factors():
+        for number in range(n_proposals(self.options, self.layout.size)):
+            theta = propose(self.rng, state.position, self.options, cholesky, scaling, number)
             # What counts is the density of a proposal relative to where the chain is.
-            state, info = random_walk_metropolis(
-                self.rng,
-                state._replace(log_density=0.0),
-                self._log_ratio,
-                factor,
-                self.learnt_scale.scaling,
-                self._discrete,
-            )
+            state = state._replace(log_density=0.0)
+            state, info = metropolis(self.rng, state, self._log_ratio, theta)
             infos.append(info)
         stats = {
             "n_evals": self._n_samples,
             "n_theta_evals": self._n_samples,
             "accepted": share_accepted(infos),
-            "accept_rate": mean_accept_rate(infos),
-            "scaling": self.learnt_scale.scaling,
+            "accept_rate": sum(info.accept_rate for info in infos) / len(infos),
+            "scaling": scaling,
         }
-        self.tune_scale(stats["accept_rate"])
-        self.learn_covariance(state.position)
+        if self.tune:
+            self._learn(stats["accept_rate"], state.position)
         return state.memo.point.copy(), [stats]
+
+    def _learn(self, accept_rate: float, theta: FloatVector) -> None:
+        if self.options.tunes_scale:
+            bounds = self.options.target_accept
+            self.learnt_scale = tune_scale(self.learnt_scale, accept_rate, bounds)
+        if self.options.learns_covariance:
+            self.learnt_covariance, changed = learn_covariance(self.learnt_covariance, theta)
+            if changed:
+                self.learnt_scale = Scale(self.options.default_scaling)
 
     def _place(self, point: Point) -> _Place:
         log_exact, *values = self._function(*(point[name] for name in self._value_names))

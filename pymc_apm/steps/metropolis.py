@@ -1,6 +1,5 @@
 """u, then theta by random-walk Metropolis: APM SS+MH and MI+MH."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,15 +9,18 @@ from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
 from pymc.vartypes import discrete_types
 
-from pymc_apm.adaptation import Covariance, Pilot, Scale, start_covariance, start_pilot
-from pymc_apm.kernels import MetropolisInfo, State, random_walk_metropolis
+from pymc_apm.adaptation import Covariance, Pilot, Scale, start_pilot
 from pymc_apm.options import positive_integer
 from pymc_apm.potential import feeds_potential
-from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, share_accepted
+from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
 from pymc_apm.steps.choose import all_variables
-from pymc_apm.steps.pilot import HasPilot
+from pymc_apm.steps.compilable import CompilableStep
 from pymc_apm.steps.random_walk import TunesRandomWalk
-from pymc_apm.target import THETA, Evaluation
+from pymc_apm.updates.random_walk import (
+    WalkLearnt,
+    learn_by_random_walk,
+    update_by_random_walk,
+)
 
 
 @dataclass_state
@@ -30,52 +32,33 @@ class RandomWalkState(APMState):
     learnt_scale: Scale
 
 
-class RandomWalk(HasPilot, TunesRandomWalk, APMStep):
+class RandomWalk(TunesRandomWalk, CompilableStep):
     """A step that proposes parameters by a random walk, and learns its scale and covariance."""
 
     _state_class = RandomWalkState
+    learn_theta = staticmethod(learn_by_random_walk)
+    update_theta = staticmethod(update_by_random_walk)
+    scale_name = "scaling"
+    has_accept_rate = True
+
+    @property
+    def learnt(self) -> WalkLearnt:
+        """What was learnt while tuning."""
+        return WalkLearnt(self.pilot, self.learnt_covariance, self.learnt_scale)
+
+    @learnt.setter
+    def learnt(self, learnt: WalkLearnt) -> None:
+        self.pilot, self.learnt_covariance, self.learnt_scale = learnt
 
     def reset_tuning(self) -> None:
         """Forget what was learnt while tuning."""
         super().reset_tuning()
         self.pilot = start_pilot(self.layout.size)
 
-    @property
-    def _is_in_pilot(self) -> bool:
-        # There is no slice sampling of integers.
-        is_possible = self.learns_covariance and self._discrete is None
-        return self.tune and is_possible and not self.pilot.is_over
-
-    def walk(self, state: State) -> tuple[State, list[MetropolisInfo]]:
-        """Update theta once, with u clamped; learn from it while tuning."""
-        if self._is_in_pilot:
-            state, slices = self.update_pilot(state)
-            if self.pilot.is_over:
-                self.learnt_covariance = start_covariance(self.pilot.cholesky)
-            return state, [MetropolisInfo(info.accepted, 1.0) for info in slices]
-        infos = []
-        for factor in self.factors():
-            state, info = random_walk_metropolis(
-                self.rng,
-                state,
-                self._theta_density,
-                factor,
-                self.learnt_scale.scaling,
-                self._discrete,
-            )
-            infos.append(info)
-        self.tune_scale(mean_accept_rate(infos))
-        return state, infos
-
-    def learn(self, evaluation: Evaluation) -> None:
-        """Take the parameters of a draw into account for the covariance of the proposals."""
-        if not self._is_in_pilot:
-            self.learn_covariance(self.target.value(evaluation, THETA))
-
-
-def mean_accept_rate(infos: Sequence[MetropolisInfo]) -> float:
-    """Return the mean of the probabilities with which some proposals were to be accepted."""
-    return sum(info.accept_rate for info in infos) / len(infos)
+    def stop_tuning(self) -> None:
+        """Freeze what was learnt."""
+        self.go_back_to_last_draw()
+        super().stop_tuning()
 
 
 class APMMetropolis(RandomWalk):
@@ -108,6 +91,11 @@ class APMMetropolis(RandomWalk):
         Whether to propose all parameters together, or one after the other.
     u : variable, str or list of these, optional
         The randomness to update; all that the model has if not given.
+    compile : {"auto", True, False}
+        Whether to run in compiled code: where that is possible, always (an error says what stands
+        in the way), or never.
+    thin : int
+        How many transitions to make for each draw.
     model : Model, optional
         The model; the one whose context is open if not given.
     rng : Generator or seed, optional
@@ -154,6 +142,8 @@ class APMMetropolis(RandomWalk):
         directions: Literal["all", "coordinate"] = "all",
         *,
         u: Any = None,
+        compile: Literal["auto"] | bool = "auto",
+        thin: int = 1,
         model: pm.Model | None = None,
         rng: Any = None,
         initial_point: Point | None = None,
@@ -170,25 +160,10 @@ class APMMetropolis(RandomWalk):
             compile_kwargs=compile_kwargs,
             blocked=blocked,
         )
-        self.theta_updates = positive_integer("theta_updates of APMMetropolis", theta_updates)
-        self.configure(self.target.layout, scaling, covariance, target_accept, directions)
-
-    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
-        """Update u, then theta."""
-        evaluation, u_infos = self.update_u(evaluation)
-        state = self.theta_state(evaluation)
-        infos = []
-        for _ in range(self.theta_updates):
-            state, new_infos = self.walk(state)
-            infos += new_infos
-        scaling = self.learnt_scale.scaling
-        self.learn(state.memo)
-        return state.memo, {
-            "accepted": share_accepted(infos),
-            "u_accepted": share_accepted(u_infos),
-            "accept_rate": mean_accept_rate(infos),
-            "scaling": scaling,
-        }
+        theta_updates = positive_integer("theta_updates of APMMetropolis", theta_updates)
+        layout = self.target.layout
+        self.configure(layout, scaling, covariance, target_accept, directions, theta_updates)
+        self.prepare(compile, thin)
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:

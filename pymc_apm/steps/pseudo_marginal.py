@@ -8,13 +8,14 @@ from numpy.typing import ArrayLike
 
 from pymc_apm.adaptation import Scale
 from pymc_apm.errors import ModelError, see
-from pymc_apm.kernels import State, metropolis, random_walk
-from pymc_apm.kernels.state import FloatVector
+from pymc_apm.kernels.state import FloatVector, State
 from pymc_apm.options import number, one_of
-from pymc_apm.steps.base import APMStep, Point, share_accepted
+from pymc_apm.steps.base import APMStep, Point
 from pymc_apm.steps.choose import all_variables
-from pymc_apm.steps.metropolis import RandomWalk, mean_accept_rate
+from pymc_apm.steps.metropolis import RandomWalk
 from pymc_apm.target import THETA, ApproximateDensity, Evaluation
+from pymc_apm.updates.random_walk import learn_by_random_walk, n_proposals, propose_jointly
+from pymc_apm.updates.report import Report
 
 
 class PseudoMarginalMH(RandomWalk):
@@ -47,6 +48,11 @@ class PseudoMarginalMH(RandomWalk):
         What the updates while tuning are updates of: the estimate with clamped u, or the
         deterministic approximations that estimators such as
         :func:`~pymc_apm.estimators.laplace_importance` come with, as in the paper.
+    compile : {"auto", True, False}
+        Whether to run in compiled code: where that is possible, always (an error says what stands
+        in the way), or never.
+    thin : int
+        How many transitions to make for each draw.
     model : Model, optional
         The model; the one whose context is open if not given.
     rng : Generator or seed, optional
@@ -109,6 +115,8 @@ class PseudoMarginalMH(RandomWalk):
         directions: Literal["all", "coordinate"] = "all",
         tune_on: Literal["estimate", "approximation"] = "estimate",
         *,
+        compile: Literal["auto"] | bool = "auto",
+        thin: int = 1,
         model: pm.Model | None = None,
         rng: Any = None,
         initial_point: Point | None = None,
@@ -151,69 +159,70 @@ class PseudoMarginalMH(RandomWalk):
             self._theta_density = ApproximateDensity(self.target, self.target.along(THETA))
         self.correlation = correlation
         self.optimal_scaling = 2.38 if correlation else 2.56
-        self._joint_density = self.target.along(
-            THETA, *(block.variable.name for block in self._u_blocks)
-        )
+        self._joint_names = [THETA, *(block.variable.name for block in self._u_blocks)]
+        self._joint_density = self.target.along(*self._joint_names)
         self.configure(self.target.layout, scaling, covariance, target_accept, directions)
+        self.prepare(compile, thin)
+
+    def proposes_jointly(self, tune: bool) -> bool:
+        """Say whether theta and u are proposed together: always but while learning."""
+        return not (tune and self.options.tunes_scale)
+
+    def obstacle_to_compilation(self, is_optional: bool) -> str | None:
+        """Say what is in the way of compiled code."""
+        if self._tunes_on_approximation:
+            return "It tunes on approximations, which is done in Python."
+        return super().obstacle_to_compilation(is_optional)
 
     def stop_tuning(self) -> None:
         """Freeze the covariance, and choose the scale of the joint proposals."""
         super().stop_tuning()
-        if self.scaling is None and self.learnt_covariance.n_windows > 0:
-            self.learnt_scale = Scale(self.default_scaling())
+        if self.options.tunes_scale and self.learnt_covariance.n_windows > 0:
+            self.learnt_scale = Scale(self.options.default_scaling)
 
-    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
+    def update(self, evaluation: Evaluation) -> tuple[Evaluation, Report, list[Any]]:
         """Propose theta and u together; while learning, one after the other."""
-        if self.tune and self.scaling is None:
-            return self._learning_transition(evaluation)
+        if not self.proposes_jointly(self.tune):
+            if self._tunes_on_approximation:
+                return self._learn_on_approximation(evaluation)
+            return super().update(evaluation)
         infos = []
-        for factor in self.factors():
+        for number in range(n_proposals(self.options, self.layout.size)):
             evaluation = self.settle(evaluation)
-            theta = random_walk(
+            position = tuple(self.target.value(evaluation, name) for name in self._joint_names)
+            state, info = propose_jointly(
                 self.rng,
-                self.target.value(evaluation, THETA),
-                factor,
-                self.learnt_scale.scaling,
-                self._discrete,
+                State(position, evaluation.log_density, evaluation),
+                self._joint_density,
+                self.options,
+                self.learnt,
+                self._propose_u,
+                number,
             )
-            proposal = (theta, *self._propose_u(evaluation))
-            state = State(None, evaluation.log_density, evaluation)
-            state, info = metropolis(self.rng, state, self._joint_density, proposal)
             evaluation = state.memo
             infos.append(info)
-        accepted = share_accepted(infos)
-        return evaluation, {
-            "accepted": accepted,
-            "u_accepted": accepted,
-            "accept_rate": mean_accept_rate(infos),
-            "scaling": self.learnt_scale.scaling,
-        }
+        n_moved = sum(info.accepted for info in infos)
+        accept_rate = sum(info.accept_rate for info in infos)
+        report = Report(len(infos), n_moved, accept_rate, self.learnt_scale.scaling)
+        return evaluation, report, infos
 
-    def _propose_u(self, evaluation: Evaluation) -> list[FloatVector]:
-        proposals = []
-        for variable, *_ in self._u_blocks:
-            randomness = variable.tag.apm_randomness
-            u = self.target.value(evaluation, variable.name)
-            if self.correlation:
-                proposals.append(randomness.correlated(self.rng, u, self.correlation))
-            else:
-                proposals.append(randomness.draw(self.rng))
-        return proposals
+    def _propose_u(
+        self, rng: np.random.Generator, values: tuple[FloatVector, ...]
+    ) -> tuple[FloatVector, ...]:
+        kinds = [block.variable.tag.apm_randomness for block in self._u_blocks]
+        if self.correlation:
+            return tuple(
+                kind.correlated(rng, u, self.correlation)
+                for kind, u in zip(kinds, values, strict=True)
+            )
+        return tuple(kind.draw(rng) for kind in kinds)
 
-    def _learning_transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
-        u_infos: list[Any] = []
-        if self._tunes_on_approximation:
-            log_density = self.target.approximate_log_density(evaluation)
-            state = self.theta_state(evaluation)._replace(log_density=log_density)
-        else:
-            evaluation, u_infos = self.update_u(evaluation)
-            state = self.theta_state(evaluation)
-        state, infos = self.walk(state)
-        scaling = self.learnt_scale.scaling
-        self.learn(state.memo)
-        return state.memo, {
-            "accepted": share_accepted(infos),
-            "u_accepted": share_accepted(u_infos),
-            "accept_rate": mean_accept_rate(infos),
-            "scaling": scaling,
-        }
+    def _learn_on_approximation(
+        self, evaluation: Evaluation
+    ) -> tuple[Evaluation, Report, list[Any]]:
+        log_density = self.target.approximate_log_density(evaluation)
+        state = self.theta_state(evaluation)._replace(log_density=log_density)
+        state, self.learnt, report = learn_by_random_walk(
+            self.rng, state, self._theta_density, self.options, self.learnt
+        )
+        return state.memo, report, []

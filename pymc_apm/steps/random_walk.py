@@ -3,19 +3,12 @@
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from pymc_apm.adaptation import (
-    Covariance,
-    Scale,
-    freeze_scale,
-    learn_covariance,
-    start_covariance,
-    tune_scale,
-)
-from pymc_apm.kernels.state import FloatVector
+from pymc_apm.adaptation import Covariance, Scale, freeze_scale, start_covariance
 from pymc_apm.layout import Layout
 from pymc_apm.options import acceptance, cholesky_factor, one_of, positive_number
+from pymc_apm.updates.random_walk import WalkOptions
 
 
 class TunesRandomWalk:
@@ -28,6 +21,7 @@ class TunesRandomWalk:
     """The scale to start tuning with, relative to that."""
 
     tune: bool
+    options: WalkOptions
     learnt_covariance: Covariance
     learnt_scale: Scale
 
@@ -38,6 +32,7 @@ class TunesRandomWalk:
         covariance: ArrayLike | None,
         target_accept: float | tuple[float, float],
         directions: str,
+        theta_updates: int = 1,
     ) -> None:
         """Take the user's options, and start with what they leave open."""
         name = type(self).__name__
@@ -50,8 +45,18 @@ class TunesRandomWalk:
             if covariance is None
             else cholesky_factor(f"covariance of {name}", covariance, layout.size)
         )
-        self.target_accept = acceptance(f"target_accept of {name}", target_accept)
-        self._discrete = layout.discrete if layout.discrete.any() else None
+        learns_covariance = self.fixed_cholesky is None and self.scaling is None
+        is_discrete = bool(layout.discrete.any())
+        self.options = WalkOptions(
+            is_coordinate=directions == "coordinate",
+            theta_updates=theta_updates,
+            discrete=layout.discrete if is_discrete else None,
+            target_accept=acceptance(f"target_accept of {name}", target_accept),
+            default_scaling=self.default_scaling(),
+            tunes_scale=self.scaling is None,
+            learns_covariance=learns_covariance,
+            has_pilot=learns_covariance and not is_discrete,  # there are no slices of integers
+        )
         self.reset_tuning()
 
     def reset_tuning(self) -> None:
@@ -66,37 +71,8 @@ class TunesRandomWalk:
         n_together = 1 if self.directions == "coordinate" else self.layout.size
         return self.optimal_scaling / math.sqrt(n_together)
 
-    def factors(self) -> list[NDArray[np.float64]]:
-        """Return the factor of the covariance of each proposal of an update, before scaling.
-
-        That is one for all parameters, or one column for each of them.
-        """
-        cholesky = self.learnt_covariance.cholesky
-        if self.directions == "all":
-            return [cholesky]
-        deviations = np.diag(np.sqrt((cholesky**2).sum(axis=1)))
-        return np.split(deviations, self.layout.size, axis=1)
-
     def stop_tuning(self) -> None:
         """Freeze what was learnt."""
         if self.tune and self.scaling is None:
-            self.learnt_scale = freeze_scale(self.learnt_scale, self.target_accept)
+            self.learnt_scale = freeze_scale(self.learnt_scale, self.options.target_accept)
         super().stop_tuning()  # type: ignore[misc]  # that of the step this is mixed into
-
-    @property
-    def learns_covariance(self) -> bool:
-        """Whether the covariance is to be learnt while tuning."""
-        return self.fixed_cholesky is None and self.scaling is None
-
-    def tune_scale(self, accept_rate: float) -> None:
-        """Tune the scale after an update, if it is time to."""
-        if self.tune and self.scaling is None:
-            self.learnt_scale = tune_scale(self.learnt_scale, accept_rate, self.target_accept)
-
-    def learn_covariance(self, theta: FloatVector) -> None:
-        """Take one more draw into account for the covariance, if it is time to."""
-        if not (self.tune and self.learns_covariance):
-            return
-        self.learnt_covariance, changed = learn_covariance(self.learnt_covariance, theta)
-        if changed:
-            self.learnt_scale = Scale(self.default_scaling())

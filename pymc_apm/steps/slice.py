@@ -1,6 +1,5 @@
 """u, then theta by slice sampling: APM SS+SS and MI+SS."""
 
-import math
 from typing import Any, Literal
 
 import numpy as np
@@ -11,31 +10,22 @@ from pymc.step_methods.state import dataclass_state
 from pymc.vartypes import continuous_types
 
 from pymc_apm.adaptation import (
-    TUNED_WIDTH,
     Covariance,
     Pilot,
-    Width,
-    freeze_width,
-    learn_covariance,
+    Widths,
+    freeze_widths,
     start_covariance,
     start_pilot,
-    tune_widths,
+    start_widths,
 )
 from pymc_apm.errors import ModelError
-from pymc_apm.kernels import (
-    UNLIMITED,
-    SliceInfo,
-    State,
-    coordinate_slice,
-    linear_slice,
-    random_direction,
-)
+from pymc_apm.kernels import UNLIMITED
 from pymc_apm.options import numbers, one_of, positive_integer
 from pymc_apm.potential import feeds_potential
-from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate, share_accepted
+from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
 from pymc_apm.steps.choose import continuous_or_all
-from pymc_apm.steps.pilot import HasPilot
-from pymc_apm.target import THETA, Evaluation
+from pymc_apm.steps.compilable import CompilableStep
+from pymc_apm.updates.slice import SliceLearnt, SliceOptions, learn_by_slice, update_by_slice
 
 
 @dataclass_state
@@ -44,10 +34,10 @@ class APMSliceState(APMState):
 
     pilot: Pilot
     covariance: Covariance
-    widths: list[Width]
+    widths: Widths
 
 
-class APMSlice(HasPilot, APMStep):
+class APMSlice(CompilableStep):
     """Update u, then the parameters by slice sampling with u clamped (APM SS+SS or MI+SS).
 
     The parameters always move where the estimate is continuous in them, however noisy the estimate
@@ -74,6 +64,11 @@ class APMSlice(HasPilot, APMStep):
         How many updates of the parameters to make for each update of u.
     u : variable, str or list of these, optional
         The randomness to update; all that the model has if not given.
+    compile : {"auto", True, False}
+        Whether to run in compiled code: where that is possible, always (an error says what stands
+        in the way), or never.
+    thin : int
+        How many transitions to make for each draw.
     model : Model, optional
         The model; the one whose context is open if not given.
     rng : Generator or seed, optional
@@ -107,6 +102,9 @@ class APMSlice(HasPilot, APMStep):
         "width": (np.float64, []),
     }
     _state_class = APMSliceState
+    learn_theta = staticmethod(learn_by_slice)
+    update_theta = staticmethod(update_by_slice)
+    scale_name = "width"
 
     def __init__(
         self,
@@ -118,6 +116,8 @@ class APMSlice(HasPilot, APMStep):
         theta_updates: int = 1,
         *,
         u: Any = None,
+        compile: Literal["auto"] | bool = "auto",
+        thin: int = 1,
         model: pm.Model | None = None,
         rng: Any = None,
         initial_point: Point | None = None,
@@ -136,14 +136,33 @@ class APMSlice(HasPilot, APMStep):
             blocked=blocked,
         )
         self.directions = directions
-        self.theta_updates = positive_integer("theta_updates of APMSlice", theta_updates)
-        self.max_step_out = (
-            UNLIMITED
-            if step_out is True
-            else positive_integer("step_out of APMSlice", step_out, minimum=0)
-        )
         self.width = _checked_width(width, self.target.layout.size, directions)
+        learns_width = self.width is None
+        self.options = SliceOptions(
+            is_coordinate=directions == "coordinate",
+            theta_updates=positive_integer("theta_updates of APMSlice", theta_updates),
+            max_step_out=(
+                UNLIMITED
+                if step_out is True
+                else positive_integer("step_out of APMSlice", step_out, minimum=0)
+            ),
+            length=0.0 if self.width is None or directions != "adaptive" else self.width[0],
+            tunes_width=learns_width,
+            learns_covariance=directions == "adaptive" or (directions == "random" and learns_width),
+            has_pilot=learns_width and directions != "coordinate",
+            is_diagonal=directions == "random",
+        )
         self.reset_tuning()
+        self.prepare(compile, thin)
+
+    @property
+    def learnt(self) -> SliceLearnt:
+        """What was learnt while tuning."""
+        return SliceLearnt(self.pilot, self.covariance, self.widths)
+
+    @learnt.setter
+    def learnt(self, learnt: SliceLearnt) -> None:
+        self.pilot, self.covariance, self.widths = learnt
 
     def reset_tuning(self) -> None:
         """Forget what was learnt while tuning."""
@@ -154,89 +173,16 @@ class APMSlice(HasPilot, APMStep):
         self.pilot = start_pilot(dim)
         self.covariance = start_covariance(shape)
         if self.directions == "coordinate":
-            self.widths = [Width(w) for w in (np.ones(dim) if self.width is None else self.width)]
+            self.widths = start_widths(np.ones(dim) if self.width is None else self.width)
         else:
-            self.widths = [Width(1.0)]
+            self.widths = start_widths(np.ones(1))
 
     def stop_tuning(self) -> None:
         """Freeze what was learnt."""
+        self.go_back_to_last_draw()
         if self.tune and self.width is None:
-            self.widths = [freeze_width(width) for width in self.widths]
+            self.widths = freeze_widths(self.widths)
         super().stop_tuning()
-
-    @property
-    def _learns_covariance(self) -> bool:
-        return self.directions == "adaptive" or (self.directions == "random" and self.width is None)
-
-    @property
-    def _is_in_pilot(self) -> bool:
-        learns_scales = self.width is None and self.directions != "coordinate"
-        return self.tune and learns_scales and not self.pilot.is_over
-
-    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
-        """Update u, then theta."""
-        evaluation, u_infos = self.update_u(evaluation)
-        state = self.theta_state(evaluation)
-        state, infos, total_width = self._update_theta(state)
-        for _ in range(self.theta_updates - 1):
-            state, new_infos, width = self._update_theta(state)
-            infos += new_infos
-            total_width += width
-        if self.tune and self._learns_covariance and not self._is_in_pilot:
-            self._learn(self.target.value(state.memo, THETA))
-        return state.memo, {
-            "accepted": share_accepted(infos),
-            "u_accepted": share_accepted(u_infos),
-            "width": total_width / self.theta_updates,
-        }
-
-    def _update_theta(self, state: State) -> tuple[State, list[SliceInfo], float]:
-        """Update theta once; return also the length of the bracket."""
-        if self._is_in_pilot:
-            width = sum(learnt.width for learnt in self.pilot.widths) / len(self.pilot.widths)
-            state, infos = self.update_pilot(state)
-            if self.pilot.is_over:
-                self._use(start_covariance(self.pilot.cholesky))
-            return state, infos, width
-        if self.directions == "coordinate":
-            widths = [learnt.width for learnt in self.widths]
-            width = sum(widths) / len(widths)
-            state, infos = coordinate_slice(
-                self.rng, state, self._theta_density, widths, self.max_step_out
-            )
-        else:
-            direction = random_direction(self.rng, self.covariance.cholesky)
-            length = math.sqrt(np.dot(direction, direction))
-            if self.directions == "adaptive" and self.width is not None:
-                direction *= self.width[0] / length
-                length = self.width[0]
-            width = self.widths[0].width * length
-            state, info = linear_slice(
-                self.rng,
-                state,
-                self._theta_density,
-                direction,
-                self.widths[0].width,
-                self.max_step_out,
-            )
-            infos = [info]
-        if self.tune and self.width is None:
-            self.widths = tune_widths(self.widths, infos, steps_out=self.max_step_out > 0)
-        return state, infos, width
-
-    def _learn(self, theta: NDArray[np.float64]) -> None:
-        learnt, changed = learn_covariance(
-            self.covariance, theta, diagonal=self.directions == "random"
-        )
-        if changed:
-            self._use(learnt)
-        else:
-            self.covariance = learnt
-
-    def _use(self, covariance: Covariance) -> None:
-        self.covariance = covariance
-        if self.width is None:
-            self.widths = [Width(TUNED_WIDTH)]
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:

@@ -42,6 +42,7 @@ class _UOnly(APMStep):
             compile_kwargs=compile_kwargs,
             blocked=blocked,
         )
+        self.target.compile()
 
     def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
         """Update each piece of randomness once."""

@@ -310,7 +310,7 @@ def test_u_that_steps_share_stays_consistent(model, point, log_estimate, make_st
 
 
 def assert_cached_log_density_is_current(step, log_density, point):
-    np.testing.assert_allclose(step._evaluation.log_density, log_density(point), rtol=1e-9)
+    np.testing.assert_allclose(step.log_density, log_density(point), rtol=1e-9)
 
 
 def test_the_cached_log_density_is_that_of_the_point_and_the_current_u(model, step, point):

@@ -1,0 +1,356 @@
+"""Handing out the draws of compiled blocks one at a time.
+
+To call compiled code with a generator takes tens of microseconds, so that it makes many draws at a
+time. A block is valid as long as the chain goes on from each of its draws: if another step, or a
+callback, changes the point or u in between, the chain goes back to the last draw that was handed
+out and on from the point at hand. To go back means to run the block again from its start, with the
+state that the generator had there, as far as it was used. So the chain is the same as that of one
+transition after the other, and a saved state is that of the last draw.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_apm._compat import get_shared, set_shared
+from pymc_apm.errors import CompileError, EstimatorError, see
+from pymc_apm.kernels.state import FloatVector
+from pymc_apm.target import IMPOSSIBLE, THETA, Evaluation
+from pymc_apm.updates.random_walk import n_proposals
+from pymc_apm.updates.table import LOG_DENSITY, LOG_ESTIMATE, N_U_MOVED, N_UPDATES
+
+if TYPE_CHECKING:
+    from pymc_apm.compiled.chain import Block, Chain
+    from pymc_apm.steps.compilable import CompilableStep
+
+logger = logging.getLogger("pymc.apm")
+
+SECONDS = 0.05
+"""How long a block takes at the most: progress and Ctrl-C wait for it."""
+
+MEMORY = 2**24
+"""How many bytes the draws of a block take at the most."""
+
+PATIENCE = 3.0
+"""Seconds of compilation after which the user is told of it."""
+
+SWITCH = "PYMC_APM_COMPILE"
+"""The environment variable that turns ``compile="auto"`` into ``False`` if it is 0."""
+
+
+class _Start(NamedTuple):
+    """All that is needed to run a block again."""
+
+    values: list[FloatVector]
+    rng_state: Any
+    learnt: Any
+    tune: bool
+
+
+class Blocks:
+    """The compiled side of a step.
+
+    Parameters
+    ----------
+    step : CompilableStep
+    chain : Chain
+        Its transitions, compiled.
+
+    Attributes
+    ----------
+    n_suspended : int
+        How many draws are to be made in Python, because something went wrong in compiled code: the
+        error is raised where it can be explained.
+    """
+
+    def __init__(self, step: "CompilableStep", chain: "Chain") -> None:
+        self._step = step
+        self._chain = chain
+        target = step.target
+        self._entries = [
+            (name, shape, dtype, slice(start, stop))
+            for name, shape, dtype, start, stop in target.layout.entries
+        ]
+        self._moved = [block.variable for block in step._u_blocks]
+        # Those that the step moves come first.
+        self._randomness = [*self._moved, *(u for u in target.randomness if u not in self._moved)]
+        n_numbers = target.layout.size + sum(get_shared(u).size for u in self._moved)
+        self._max_length = max(MEMORY // (8 * n_numbers), 1)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the chain."""
+        self.n_suspended = 0
+        self._block: Block | None = None
+        self._length = 1
+        self._next = 0
+        self._n_draws = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the chain behind."""
+        kept = ("_step", "_chain", "_entries", "_moved", "_randomness", "_max_length")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.forget()
+
+    # Draws
+
+    def next_draw(
+        self, point: dict[str, NDArray[Any]]
+    ) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]] | None:
+        """Hand out the next draw, or nothing where it is to be made in Python."""
+        if not self._goes_on(point):
+            self._begin(point)
+        elif self._next == self._n_draws:
+            self._grow()
+            self._run(self._last_values())
+        if self.n_suspended:
+            return None
+        number = self._next
+        self._next = number + 1
+        point = point.copy()
+        self._seen = seen = []
+        for (name, *_), values in zip(self._entries, self._points, strict=True):
+            point[name] = value = values[number, ...].copy()
+            seen.append((name, value.tobytes()))
+        for i, values in enumerate(self._us):
+            self._seen_u[i] = value = values[number, ...]
+            set_shared(self._moved[i], value)
+        return point, [dict(zip(self._names, self._rows[number], strict=True))]
+
+    def _goes_on(self, point: dict[str, NDArray[Any]]) -> bool:
+        """Say whether the chain is where the last draw left it.
+
+        Found by value: with several cores the arrays of a point are memory that PyMC overwrites.
+        """
+        if self._block is None:
+            return False
+        for name, data in self._seen:
+            if point[name].tobytes() != data:
+                return False
+        for name, data in self._seen_rest:
+            if point[name].tobytes() != data:
+                return False
+        for variable, value in zip(self._randomness, self._seen_u, strict=True):
+            if get_shared(variable) is not value:
+                return False
+        return True
+
+    def _begin(self, point: dict[str, NDArray[Any]]) -> None:
+        """Run a block from the point at hand, whoever left the chain there."""
+        step, target = self._step, self._step.target
+        n_evals = n_theta_evals = 0
+        theta, rest = target.layout.ravel(point), target.rest.ravel(point)
+        if self._block is None:
+            if not step.is_started:
+                step.check_start(theta, rest)
+            values = step.values_of_blocks(theta, rest)
+        else:
+            self.go_back_to_last_draw()
+            values = step.values_of_blocks(theta, rest)
+            last = dict(zip(target.places, self._last_values(), strict=True))
+            changed = [name for name in values if not np.array_equal(values[name], last[name])]
+            if changed:
+                plan = target.plan(*changed)
+                n_evals, n_theta_evals = plan.computes_estimate, plan.changes_theta
+        self._seen_rest = [(entry.name, point[entry.name].tobytes()) for entry in target.rest.entries]
+        self._seen_u = [get_shared(variable) for variable in self._randomness]
+        self._length = 1
+        self._run([values[name] for name in target.places], n_evals, n_theta_evals)
+
+    def _run(
+        self, values: list[FloatVector], n_evals: int = 0, n_theta_evals: int = 0
+    ) -> None:
+        """Run a block; the first draw may have cost some evaluations already."""
+        step = self._step
+        learnt = step.learnt if self._block is None else self._block.learnt
+        self._start = _Start(values, step.rng.bit_generator.state, learnt, step.tune)
+        began = time.perf_counter()
+        block = self._repeat(self._length)
+        self._seconds_per_draw = (time.perf_counter() - began) / self._length
+        if block is None or block.n_draws < self._length:
+            self._suspend(block)
+            return
+        self._block, self._n_draws, self._next = block, block.n_draws, 0
+        n_draws = block.n_draws
+        self._points = [
+            block.thetas[:, where].reshape(n_draws, *shape).astype(dtype, copy=False)
+            for _, shape, dtype, where in self._entries
+        ]
+        self._us = [
+            u.reshape(n_draws, *variable.type.shape)
+            for variable, u in zip(self._moved, block.us, strict=True)
+        ]
+        self._make_rows(block.table, n_evals, n_theta_evals)
+
+    def _repeat(self, n_draws: int) -> "Block | None":
+        """Run the current block, or its beginning again; nothing if there was an exception."""
+        step, start = self._step, self._start
+        step.rng.bit_generator.state = start.rng_state
+        try:
+            return self._chain.run(
+                start.tune, step.rng, n_draws, step.thin, start.values, step.options, start.learnt
+            )
+        except Exception:
+            return None
+
+    def _suspend(self, block: "Block | None") -> None:
+        """Go back to the start of a block in which something went wrong, and on in Python."""
+        step, start = self._step, self._start
+        step.rng.bit_generator.state = start.rng_state
+        step.learnt = start.learnt
+        n_draws = self._length
+        self.forget()
+        if block is not None and step.is_started and not block.start[0] > -np.inf:
+            raise EstimatorError(
+                "The estimate is zero at the point at which another step, or a callback, left the "
+                f"chain: {step.target.describe(start.values)}."
+            )
+        self.n_suspended = n_draws
+
+    def go_back_to_last_draw(self) -> None:
+        """Take back all that was computed ahead of the last draw that was handed out."""
+        if self._block is None:
+            return
+        if self._next < self._n_draws:
+            block = self._repeat(self._next)
+            assert block is not None and block.n_draws == self._next, "a block differs from itself"
+            self._block, self._n_draws = block, self._next
+        self._step.learnt = self._block.learnt
+
+    def _last_values(self) -> list[FloatVector]:
+        """Return the value of each block of the target at the last draw."""
+        assert self._block is not None
+        values = list(self._start.values)
+        places = self._step.target.places
+        values[places[THETA]] = self._block.thetas[self._next - 1]
+        for variable, u in zip(self._moved, self._block.us, strict=True):
+            values[places[variable.name]] = u[self._next - 1]
+        return values
+
+    def _grow(self) -> None:
+        """Choose the length of the next block."""
+        affordable = int(SECONDS / self._seconds_per_draw)
+        self._length = max(min(2 * self._length, affordable, self._max_length), 1)
+
+    def _make_rows(self, table: FloatVector, n_evals: int, n_theta_evals: int) -> None:
+        """Make the statistics of each draw, as PyMC wants them."""
+        step = self._step
+        counts = table[:, :3].astype(np.int64)
+        counts[0, :2] += n_evals, n_theta_evals
+        is_joint = step.proposes_jointly(self._start.tune)
+        dim = step.target.layout.size
+        n_u_updates = n_proposals(step.options, dim) if is_joint else len(self._moved)
+        stats = step.make_stats(
+            *table[:, N_UPDATES:N_U_MOVED].T, step.thin * n_u_updates, table[:, N_U_MOVED]
+        )
+        stats |= {
+            "n_evals": counts[:, 0],
+            "n_theta_evals": counts[:, 1],
+            "n_nan": counts[:, 2],
+            "n_random": np.full(len(table), step.target.n_fixed),
+            "n_cubic": np.zeros(len(table), np.int64),
+            "log_estimate": table[:, LOG_ESTIMATE],
+        }
+        self._names = list(stats)
+        self._rows = list(zip(*(column.tolist() for column in stats.values()), strict=True))
+
+    # What a step wants to know
+
+    def evaluate(self, values: dict[str, FloatVector]) -> Evaluation:
+        """Evaluate the target from scratch."""
+        step, target = self._step, self._step.target
+        given = [values[name] for name in target.places]
+        try:
+            block = self._chain.run(
+                True, step.rng, 0, step.thin, given, step.options, step.learnt
+            )
+        except Exception:
+            return target.start(values)
+        log_density, log_estimate, log_prior, log_exact, is_infinite = block.start.tolist()
+        if is_infinite:
+            return target.start(values)
+        if not log_prior > -np.inf:
+            return IMPOSSIBLE
+        return Evaluation(tuple(given), log_density, log_estimate, log_prior, log_exact)
+
+    def evaluation(self) -> Evaluation | None:
+        """Return the evaluation at the last draw, computed anew in Python."""
+        if self._block is None:
+            return None
+        target = self._step.target
+        return target.start(dict(zip(target.places, self._last_values(), strict=True)))
+
+    def log_density(self) -> float:
+        """Return the log density at the last draw."""
+        assert self._block is not None
+        return float(self._block.table[self._next - 1, LOG_DENSITY])
+
+
+def make_blocks(step: "CompilableStep", compile: Literal["auto"] | bool) -> Blocks | None:
+    """Compile the transitions of a step, if that is wanted and possible."""
+    name = type(step).__name__
+    if compile is False or (compile == "auto" and os.environ.get(SWITCH) == "0"):
+        return None
+    obstacle = step.obstacle_to_compilation(compile == "auto")
+    if obstacle is None:
+        try:
+            with _patience(name) as seconds:
+                blocks = Blocks(step, _compiled_chain(step))
+            logger.info(f"{name} is compiled, in {seconds():.1f} s.")
+            return blocks
+        except CompileError as error:
+            obstacle = str(error)
+    if compile is True:
+        raise CompileError(f"{name} cannot be compiled. {obstacle} {see('compiled')}")
+    logger.info(f"{name} runs in Python. {obstacle}")
+    return None
+
+
+def _compiled_chain(step: "CompilableStep") -> "Chain":
+    # numba takes long to import, so it is done here.
+    from pymc_apm.compiled.chain import Chain, Rules
+    from pymc_apm.compiled.source import UMove
+
+    is_slice = step.u_update == "slice"
+    moves = []
+    for block in step._u_blocks:
+        kind = block.variable.tag.apm_randomness
+        kernel = kind.slice_kernel if is_slice else None
+        moves.append(UMove(block.variable.name, kernel, kind.draw_elements, kind.correlated_kernel))
+    rules = Rules(
+        moves,
+        type(step).learn_theta,
+        type(step).update_theta,
+        (step.proposes_jointly(True), step.proposes_jointly(False)),
+        step.correlation,
+    )
+    values = step.values_of_blocks(
+        np.zeros(step.target.layout.size), np.zeros(step.target.rest.size)
+    )
+    chain = Chain(step.target, rules)
+    chain.compile(list(values.values()), step.options, step.learnt)
+    return chain
+
+
+@contextmanager
+def _patience(name: str) -> Iterator[Callable[[], float]]:
+    """Tell the user what is going on, if it takes long; measure how long it takes."""
+    began = time.perf_counter()
+    text = f"Compiling {name} for this model; the result is kept for the next time."
+    timer = threading.Timer(PATIENCE, lambda: logger.warning(text))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda: time.perf_counter() - began
+    finally:
+        timer.cancel()
