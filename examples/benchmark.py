@@ -222,10 +222,13 @@ def long_stream() -> float:
     direction = np.concatenate(([1.0], rng.standard_normal(10_000)))
 
     def move_and_evaluate() -> None:
-        density(stream_reflected_line(stream, direction, 0.1), evaluation)
+        moved = np.empty_like(stream)
+        stream_reflected_line(stream, direction, 0.1, moved)
+        density(moved, evaluation)
 
     def draw_and_move() -> None:
-        reflected_line(rng.random(10_000), direction[1:], 0.1)
+        numbers = rng.random(10_000)
+        reflected_line(numbers, direction[1:], 0.1, np.empty_like(numbers))
 
     return ratio(
         lambda: [move_and_evaluate() for _ in range(500)],

@@ -130,6 +130,12 @@ def add_convergence_check(check: Callable[[Any], list[str]]) -> None:
     pymc.sampling.mcmc.run_convergence_checks = run_convergence_checks
 
 
+def storage_of(variable: SharedVariable) -> list[np.ndarray]:
+    """Return the list of one element that holds the value of a shared variable."""
+    storage: list[np.ndarray] = variable.container.storage
+    return storage
+
+
 def get_shared(variable: SharedVariable) -> np.ndarray:
     """Return the value of a shared variable, not a copy of it."""
     return variable.container.storage[0]
@@ -180,19 +186,25 @@ class StartsChains:
     """
 
     rng: np.random.Generator
+    n_tune: int = 0
+    n_draws: int = 0
 
     def start_chain(self) -> None:
-        """Forget the last chain; ``self.rng`` is the generator of the new one."""
+        """Forget the last chain; ``self.rng`` is the generator of the new one.
+
+        Its length, ``n_tune`` and ``n_draws``, is 0 where PyMC does not tell.
+        """
         raise NotImplementedError
 
     def set_rng(self, rng: Any) -> None:
         """Start a chain (PyMC 5.28 to 6.2)."""
-        self.rng = get_random_generator(rng, copy=False)
-        self.start_chain()
+        self.setup_chain(rng, 0, 0)
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Start a chain (PyMC 6.3 and later)."""
-        self.set_rng(rng)
+        self.rng = get_random_generator(rng, copy=False)
+        self.n_tune, self.n_draws = tune, draws
+        self.start_chain()
 
 
 def dataset_of(idata: Any, group: str) -> Any:

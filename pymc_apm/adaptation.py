@@ -75,20 +75,16 @@ def learn_covariance(
         Whether the factor in use has changed: whatever was tuned for the old one starts again.
     """
     n_draws = learnt.n_draws + 1
-    deviation = draw - learnt.mean
-    mean = learnt.mean + deviation / n_draws
-    scatter = learnt.scatter + np.outer(deviation, draw - mean)
+    mean, scatter = accumulated(learnt.mean, learnt.scatter, draw, n_draws)
     if n_draws < learnt.window:
         return Covariance(
             learnt.cholesky, learnt.n_windows, learnt.window, n_draws, mean, scatter
         ), False
     cholesky = learnt.cholesky
     n_windows, window = learnt.n_windows, learnt.window
-    variances = np.diag(scatter) / (n_draws - 1)
-    # A chain that has not moved keeps what there is and looks on.
-    has_moved = bool(np.isfinite(variances).all() and (variances > 0.0).all())
-    if has_moved:
-        cholesky = _regularised_cholesky(scatter, variances, n_draws, diagonal)
+    factor, has_moved = regularised_cholesky(scatter, n_draws, diagonal)
+    if has_moved:  # otherwise keep what there is and look on
+        cholesky = factor
         n_windows, window = n_windows + 1, 2 * window
     dim = len(cholesky)
     return Covariance(
@@ -96,15 +92,30 @@ def learn_covariance(
     ), has_moved
 
 
-def _regularised_cholesky(
-    scatter: NDArray[np.float64], variances: NDArray[np.float64], n_draws: int, diagonal: bool
-) -> NDArray[np.float64]:
-    """Shrink correlations by one part in ``n_draws``, so that there is a factor, and factorise."""
+def accumulated(
+    mean: NDArray[np.float64], scatter: NDArray[np.float64], draw: NDArray[np.float64], n_draws: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Take one more draw, the last of ``n_draws``, into account for their mean and scatter."""
+    deviation = draw - mean
+    mean = mean + deviation / n_draws
+    return mean, scatter + np.outer(deviation, draw - mean)
+
+
+def regularised_cholesky(
+    scatter: NDArray[np.float64], n_draws: int, diagonal: bool
+) -> tuple[NDArray[np.float64], bool]:
+    """Shrink correlations by one part in ``n_draws``, so that there is a factor, and factorise.
+
+    Return also whether there is one: there is none where a coordinate has not moved.
+    """
+    variances = np.diag(scatter) / (n_draws - 1)
+    if not (np.isfinite(variances).all() and (variances > 0.0).all()):
+        return scatter, False
     if diagonal:
-        return np.diag(np.sqrt(variances))
+        return np.diag(np.sqrt(variances)), True
     shrunk = (1.0 - 1.0 / n_draws) * scatter / (n_draws - 1)
     np.fill_diagonal(shrunk, variances)
-    return np.ascontiguousarray(np.linalg.cholesky(shrunk))
+    return np.asarray(np.linalg.cholesky(shrunk), dtype=np.float64), True
 
 
 class Scale(NamedTuple):
@@ -307,7 +318,11 @@ def is_over(pilot: Pilot) -> bool:
 
 def covariance_of_pilot(pilot: Pilot) -> Covariance:
     """Return the scales that a pilot has learnt, as a diagonal covariance to start from."""
-    return start_covariance(np.diag(freeze_widths(pilot.widths).width / TUNED_WIDTH))
+    widths = freeze_widths(pilot.widths).width
+    factor = np.zeros((len(widths), len(widths)))
+    for i, width in enumerate(widths):
+        factor[i, i] = width / TUNED_WIDTH
+    return start_covariance(factor)
 
 
 def _averaged(mean_log: float, value: float, n_updates: int) -> float:

@@ -11,13 +11,15 @@ import math
 
 import numpy as np
 
+from pymc_apm.kernels.draws import draw_normal
 from pymc_apm.kernels.slice import SliceInfo, shrink
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
 
-def ellipse(u: FloatVector, direction: FloatVector, angle: float) -> FloatVector:
-    """Return the point at ``angle`` on the ellipse through ``u`` (0) and ``direction`` (pi/2)."""
-    return u * math.cos(angle) + direction * math.sin(angle)
+def ellipse(u: FloatVector, direction: FloatVector, angle: float, out: FloatVector) -> None:
+    """Find the point at ``angle`` on the ellipse through ``u`` (0) and ``direction`` (pi/2)."""
+    np.multiply(u, math.cos(angle), out=out)
+    out += direction * math.sin(angle)
 
 
 def elliptical_slice(
@@ -37,7 +39,7 @@ def elliptical_slice(
     state : State
     info : SliceInfo
     """
-    direction = rng.standard_normal(state.position.size)
+    direction = draw_normal(rng, state.position.size)
     log_height = state.log_density - rng.standard_exponential()
     angle = 2.0 * math.pi * rng.random()
     lower = angle - 2.0 * math.pi

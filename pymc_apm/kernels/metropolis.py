@@ -135,16 +135,6 @@ def metropolis_independence(
     return metropolis(rng, state, log_density, draw(rng, state.position.size))
 
 
-def draw_normal(rng: np.random.Generator, size: int) -> FloatVector:
-    """Draw from q(u) = N(0, I)."""
-    return rng.standard_normal(size)
-
-
-def draw_uniform(rng: np.random.Generator, size: int) -> FloatVector:
-    """Draw from q(u) = U(0, 1)^n."""
-    return rng.random(size)
-
-
 def correlated_normal(rng: np.random.Generator, u: FloatVector, correlation: float) -> FloatVector:
     """Propose ``rho * u + sqrt(1 - rho^2) * noise``: Crank-Nicolson, reversible under N(0, I).
 

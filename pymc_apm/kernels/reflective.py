@@ -7,28 +7,29 @@ along the folded line leaves the target invariant.
 
 import numpy as np
 
+from pymc_apm.kernels.draws import draw_normal
 from pymc_apm.kernels.slice import SliceInfo, shrink
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
 
-def reflect(x: FloatVector) -> FloatVector:
+def reflect(x: FloatVector, out: FloatVector | None = None) -> FloatVector:
     """Fold the real line into the unit interval: the paper's Reflect(x).
 
     That is the distance to the nearest even number, which takes fewer passes than the remainder of
     a division by 2.
     """
-    distance = 0.5 * x
-    np.rint(distance, distance)
-    distance *= 2.0
-    distance -= x
-    return np.abs(distance, distance)
+    nearest_even = 0.5 * x
+    np.rint(nearest_even, out=nearest_even)
+    nearest_even *= 2.0
+    distance = np.subtract(x, nearest_even, out=out)
+    return np.abs(distance, out=distance)
 
 
-def reflected_line(u: FloatVector, direction: FloatVector, z: float) -> FloatVector:
-    """Return the point at ``z`` on the line through ``u``, reflected into the unit cube."""
-    x = direction * z
-    x += u
-    return reflect(x)
+def reflected_line(u: FloatVector, direction: FloatVector, z: float, out: FloatVector) -> None:
+    """Find the point at ``z`` on the line through ``u``, reflected into the unit cube."""
+    np.multiply(direction, z, out=out)
+    out += u
+    reflect(out, out)
 
 
 def reflective_slice(
@@ -50,7 +51,7 @@ def reflective_slice(
     state : State
     info : SliceInfo
     """
-    direction = rng.standard_normal(state.position.size)
+    direction = draw_normal(rng, state.position.size)
     log_height = state.log_density - rng.standard_exponential()
     lower = -width * rng.random()
     upper = lower + width

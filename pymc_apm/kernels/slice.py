@@ -14,11 +14,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from pymc_apm.kernels.linear import length, product
+from pymc_apm.kernels.draws import draw_normal
+from pymc_apm.kernels.linear import another, length, stretched
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
-Path: TypeAlias = Callable[[FloatVector, FloatVector, float], FloatVector]
-"""``path(position, direction, z)``: the position reached at ``z``; ``z = 0`` changes nothing."""
+Path: TypeAlias = Callable[[FloatVector, FloatVector, float, FloatVector], None]
+"""``path(position, direction, z, out)`` writes the position at ``z`` into ``out``; 0 is here."""
 
 MAX_SHRINKS = 200
 """A bracket that shrank this often has no width left in double precision."""
@@ -48,16 +49,16 @@ class SliceInfo(NamedTuple):
     z: float
 
 
-def line(position: FloatVector, direction: FloatVector, z: float) -> FloatVector:
-    """Return the point at ``z`` on the straight line through ``position`` along ``direction``."""
-    return position + z * direction
+def line(position: FloatVector, direction: FloatVector, z: float, out: FloatVector) -> None:
+    """Find the point at ``z`` on the straight line through ``position`` along ``direction``."""
+    np.multiply(direction, z, out=out)
+    out += position
 
 
 def random_direction(rng: np.random.Generator, cholesky: FloatVector) -> FloatVector:
     """Draw a direction uniformly from the unit sphere, stretched by ``cholesky``."""
-    noise = rng.standard_normal(len(cholesky))
-    noise /= length(noise)
-    return product(cholesky, noise)
+    noise = draw_normal(rng, len(cholesky))
+    return stretched(cholesky, noise, 1.0 / length(noise))
 
 
 def shrink(
@@ -97,8 +98,9 @@ def shrink(
     info : SliceInfo
     """
     z = proposal
+    position = np.empty(state.position.size)
     for attempt in range(1, MAX_SHRINKS + 1):
-        position = path(state.position, direction, z)
+        path(state.position, direction, z, position)
         value, memo = log_density(position, state.memo)
         if value > log_height:
             # One element that differs is enough; all are compared only if the last one does not.
@@ -113,6 +115,7 @@ def shrink(
         else:
             upper = z
         z = lower + (upper - lower) * rng.random()
+        position = another(position)
     return state, SliceInfo(False, MAX_SHRINKS, 0, 0.0)
 
 
@@ -154,15 +157,20 @@ def linear_slice(
     if max_step_out > 0:
         steps_below = math.floor(max_step_out * rng.random())
         steps_above = max_step_out - 1 - steps_below
+        end = np.empty(state.position.size)
         while steps_below > 0:
-            value, _ = log_density(line(state.position, direction, lower), state.memo)
+            line(state.position, direction, lower, end)
+            value, _ = log_density(end, state.memo)
+            end = another(end)
             n_step_out += 1
             if not value > log_height:
                 break
             lower -= width
             steps_below -= 1
         while steps_above > 0:
-            value, _ = log_density(line(state.position, direction, upper), state.memo)
+            line(state.position, direction, upper, end)
+            value, _ = log_density(end, state.memo)
+            end = another(end)
             n_step_out += 1
             if not value > log_height:
                 break

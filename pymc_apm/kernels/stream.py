@@ -53,12 +53,6 @@ def settled(rng: np.random.Generator, used: FloatVector) -> FloatVector:
     return _joined(float(draw_seed(rng)), 0.0, 0.0, AT_REST, used)
 
 
-def _moved(
-    stream: FloatVector, direction_seed: float, z: float, move: float, prefix: FloatVector
-) -> FloatVector:
-    return _joined(stream[0], direction_seed, z, move, prefix)
-
-
 def _joined(
     tail_seed: float, direction_seed: float, z: float, move: float, prefix: FloatVector
 ) -> FloatVector:
@@ -68,18 +62,20 @@ def _joined(
     return stream
 
 
-def stream_ellipse(stream: FloatVector, direction: FloatVector, angle: float) -> FloatVector:
+def stream_ellipse(
+    stream: FloatVector, direction: FloatVector, angle: float, out: FloatVector
+) -> None:
     """Move a stream at rest along an ellipse; the direction's first element is a seed."""
-    prefix = ellipse(stream[HEADER:], direction[1:], angle)
-    return _moved(stream, direction[0], angle, ALONG_ELLIPSE, prefix)
+    out[:HEADER] = stream[0], direction[0], angle, ALONG_ELLIPSE
+    ellipse(stream[HEADER:], direction[1:], angle, out[HEADER:])
 
 
-def stream_reflected_line(stream: FloatVector, direction: FloatVector, z: float) -> FloatVector:
+def stream_reflected_line(
+    stream: FloatVector, direction: FloatVector, z: float, out: FloatVector
+) -> None:
     """Move a stream at rest along a reflected line; the direction's first element is a seed."""
-    moved = np.empty_like(stream)
-    moved[:HEADER] = stream[0], direction[0], z, ALONG_REFLECTED_LINE
-    moved[HEADER:] = reflected_line(stream[HEADER:], direction[1:], z)
-    return moved
+    out[:HEADER] = stream[0], direction[0], z, ALONG_REFLECTED_LINE
+    reflected_line(stream[HEADER:], direction[1:], z, out[HEADER:])
 
 
 def _direction(rng: np.random.Generator, stream: FloatVector) -> FloatVector:
@@ -117,8 +113,9 @@ def correlated_normal_stream(
     rng: np.random.Generator, stream: FloatVector, correlation: float
 ) -> FloatVector:
     """Propose a correlated move of a settled stream of normal numbers."""
-    direction = _direction(rng, stream)
-    return stream_ellipse(stream, direction, math.acos(correlation))
+    moved = np.empty_like(stream)
+    stream_ellipse(stream, _direction(rng, stream), math.acos(correlation), moved)
+    return moved
 
 
 def correlated_uniform_stream(
@@ -127,8 +124,14 @@ def correlated_uniform_stream(
     """Propose a correlated move of a settled stream of uniform numbers, on the normal scale."""
     direction = _direction(rng, stream)
     angle = math.acos(correlation)
-    prefix = normal_cdf(ellipse(normal_quantile(stream[HEADER:]), direction[1:], angle))
-    return _moved(stream, direction[0], angle, ALONG_COPULA, prefix)
+    prefix = _along_copula(stream[HEADER:], direction[1:], angle)
+    return _joined(stream[0], direction[0], angle, ALONG_COPULA, prefix)
+
+
+def _along_copula(u: FloatVector, direction: FloatVector, angle: float) -> FloatVector:
+    normal = normal_quantile(u)
+    ellipse(normal, direction, angle, normal)
+    return normal_cdf(normal)
 
 
 class Scratch(NamedTuple):
@@ -222,9 +225,10 @@ class Reader:
         if move != AT_REST:
             direction = self._generators.direction.standard_normal(n)
             if move == ALONG_ELLIPSE:
-                numbers = ellipse(numbers, direction, z)
+                ellipse(numbers, direction, z, numbers)
             elif move == ALONG_REFLECTED_LINE:
-                numbers = reflected_line(numbers, direction, z)
+                reflected_line(numbers, direction, z, direction)
+                numbers = direction
             else:
-                numbers = normal_cdf(ellipse(normal_quantile(numbers), direction, z))
+                numbers = _along_copula(numbers, direction, z)
         self._numbers = np.concatenate((self._numbers, numbers))

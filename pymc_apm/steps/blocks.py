@@ -8,6 +8,7 @@ state that the generator had there, as far as it was used. So the chain is the s
 transition after the other, and a saved state is that of the last draw.
 """
 
+import functools
 import logging
 import os
 import threading
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_apm._compat import get_shared, set_shared
+from pymc_apm._compat import get_shared, storage_of
 from pymc_apm.errors import CompileError, EstimatorError, see
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.target import IMPOSSIBLE, THETA, Evaluation
@@ -32,8 +33,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pymc.apm")
 
-SECONDS = 0.05
+SECONDS = 0.02
 """How long a block takes at the most: progress and Ctrl-C wait for it."""
+
+NEGLIGIBLE = 0.002
+"""A block of so many seconds may be run in vain, where tuning ends or the chain."""
+
+SHARE = 8
+"""A longer one has at most one part in this of the draws that were made so far."""
+
+MAX_DRAWS = 2000
+"""How many draws a block has at the most: what is made of more would not stay in the caches."""
 
 MEMORY = 2**24
 """How many bytes the draws of a block take at the most."""
@@ -79,10 +89,9 @@ class Blocks:
             for name, shape, dtype, start, stop in target.layout.entries
         ]
         self._moved = [block.variable for block in step._u_blocks]
-        # Those that the step moves come first.
-        self._randomness = [*self._moved, *(u for u in target.randomness if u not in self._moved)]
+        self._others = [u for u in target.randomness if u not in self._moved]
         n_numbers = target.layout.size + sum(get_shared(u).size for u in self._moved)
-        self._max_length = max(MEMORY // (8 * n_numbers), 1)
+        self._max_length = max(min(MEMORY // (8 * n_numbers), MAX_DRAWS), 1)
         self.forget()
 
     def forget(self) -> None:
@@ -90,12 +99,14 @@ class Blocks:
         self.n_suspended = 0
         self._block: Block | None = None
         self._length = 1
+        self._n_made = 0
         self._next = 0
         self._n_draws = 0
+        self._is_ahead = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the chain behind."""
-        kept = ("_step", "_chain", "_entries", "_moved", "_randomness", "_max_length")
+        kept = ("_step", "_chain", "_entries", "_moved", "_others", "_max_length")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -108,42 +119,53 @@ class Blocks:
         self, point: dict[str, NDArray[Any]]
     ) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]] | None:
         """Hand out the next draw, or nothing where it is to be made in Python."""
-        if not self._goes_on(point):
-            self._begin(point)
-        elif self._next == self._n_draws:
-            self._grow()
-            self._run(self._last_values())
-        if self.n_suspended:
-            return None
+        # Whether the chain is where the last draw left it is found by value: with several cores
+        # the arrays of a point are memory that PyMC overwrites.
         number = self._next
+        goes_on = number > 0
+        if goes_on:
+            for name, _, seen in self._points:
+                if point[name].tobytes() != seen[number - 1]:
+                    goes_on = False
+            for name, value in self._seen_rest:
+                if point[name].tobytes() != value:
+                    goes_on = False
+            for storage, values in self._us:
+                if storage[0] is not values[number - 1]:
+                    goes_on = False
+            for storage, value in self._seen_u:
+                if storage[0] is not value:
+                    goes_on = False
+        if not goes_on or number == self._n_draws:
+            if goes_on:
+                self._continue()
+            elif not self.n_suspended:
+                self._begin(point)
+            if self.n_suspended:
+                return None
+            number = 0
         self._next = number + 1
         point = point.copy()
-        self._seen = seen = []
-        for (name, *_), values in zip(self._entries, self._points, strict=True):
-            point[name] = value = values[number, ...].copy()
-            seen.append((name, value.tobytes()))
-        for i, values in enumerate(self._us):
-            self._seen_u[i] = value = values[number, ...]
-            set_shared(self._moved[i], value)
-        return point, [dict(zip(self._names, self._rows[number], strict=True))]
+        for name, values, _ in self._points:
+            point[name] = values[number]
+        for storage, values in self._us:
+            storage[0] = values[number]
+        return point, [self._stats[number]]
 
-    def _goes_on(self, point: dict[str, NDArray[Any]]) -> bool:
-        """Say whether the chain is where the last draw left it.
-
-        Found by value: with several cores the arrays of a point are memory that PyMC overwrites.
-        """
-        if self._block is None:
-            return False
-        for name, data in self._seen:
-            if point[name].tobytes() != data:
-                return False
-        for name, data in self._seen_rest:
-            if point[name].tobytes() != data:
-                return False
-        for variable, value in zip(self._randomness, self._seen_u, strict=True):
-            if get_shared(variable) is not value:
-                return False
-        return True
+    def _continue(self) -> None:
+        """Run the next block, from the last draw of this one."""
+        self.go_back_to_last_draw()
+        self._n_made += self._n_draws
+        affordable = SECONDS / self._seconds_per_draw
+        expendable = max(NEGLIGIBLE / self._seconds_per_draw, self._n_made / SHARE)
+        longest = min(2 * self._length, affordable, expendable, self._max_length)
+        self._length = max(int(longest), 1)
+        n_left = self._step.n_tune - self._n_made
+        if n_left <= 0:
+            n_left += self._step.n_draws
+        if n_left > 0:  # PyMC has announced how many draws there will be
+            self._length = min(self._length, n_left)
+        self._run(self._values_at_last_draw())
 
     def _begin(self, point: dict[str, NDArray[Any]]) -> None:
         """Run a block from the point at hand, whoever left the chain there."""
@@ -157,14 +179,14 @@ class Blocks:
         else:
             self.go_back_to_last_draw()
             values = step.values_of_blocks(theta, rest)
-            last = dict(zip(target.places, self._last_values(), strict=True))
+            last = dict(zip(target.places, self._values_at_last_draw(), strict=True))
             changed = [name for name in values if not np.array_equal(values[name], last[name])]
             if changed:
                 plan = target.plan(*changed)
                 n_evals, n_theta_evals = plan.computes_estimate, plan.changes_theta
         self._seen_rest = [(entry.name, point[entry.name].tobytes()) for entry in target.rest.entries]
-        self._seen_u = [get_shared(variable) for variable in self._randomness]
-        self._length = 1
+        self._seen_u = [(storage_of(u), get_shared(u)) for u in self._others]
+        self._length, self._n_made = 1, 0
         self._run([values[name] for name in target.places], n_evals, n_theta_evals)
 
     def _run(
@@ -172,8 +194,7 @@ class Blocks:
     ) -> None:
         """Run a block; the first draw may have cost some evaluations already."""
         step = self._step
-        learnt = step.learnt if self._block is None else self._block.learnt
-        self._start = _Start(values, step.rng.bit_generator.state, learnt, step.tune)
+        self._start = _Start(values, step.rng.bit_generator.state, step.learnt, step.tune)
         began = time.perf_counter()
         block = self._repeat(self._length)
         self._seconds_per_draw = (time.perf_counter() - began) / self._length
@@ -181,16 +202,17 @@ class Blocks:
             self._suspend(block)
             return
         self._block, self._n_draws, self._next = block, block.n_draws, 0
-        n_draws = block.n_draws
-        self._points = [
-            block.thetas[:, where].reshape(n_draws, *shape).astype(dtype, copy=False)
-            for _, shape, dtype, where in self._entries
-        ]
+        self._is_ahead = True
+        self._points = []
+        for name, shape, dtype, where in self._entries:
+            values = block.thetas[:, where].astype(dtype)
+            seen = [row.tobytes() for row in values]
+            self._points.append((name, _rows(values, shape), seen))
         self._us = [
-            u.reshape(n_draws, *variable.type.shape)
+            (storage_of(variable), _rows(u, variable.type.shape))
             for variable, u in zip(self._moved, block.us, strict=True)
         ]
-        self._make_rows(block.table, n_evals, n_theta_evals)
+        self._make_stats(block.table, n_evals, n_theta_evals)
 
     def _repeat(self, n_draws: int) -> "Block | None":
         """Run the current block, or its beginning again; nothing if there was an exception."""
@@ -219,15 +241,16 @@ class Blocks:
 
     def go_back_to_last_draw(self) -> None:
         """Take back all that was computed ahead of the last draw that was handed out."""
-        if self._block is None:
+        if self._block is None or not self._is_ahead:
             return
         if self._next < self._n_draws:
             block = self._repeat(self._next)
             assert block is not None and block.n_draws == self._next, "a block differs from itself"
             self._block, self._n_draws = block, self._next
         self._step.learnt = self._block.learnt
+        self._is_ahead = False
 
-    def _last_values(self) -> list[FloatVector]:
+    def _values_at_last_draw(self) -> list[FloatVector]:
         """Return the value of each block of the target at the last draw."""
         assert self._block is not None
         values = list(self._start.values)
@@ -237,12 +260,7 @@ class Blocks:
             values[places[variable.name]] = u[self._next - 1]
         return values
 
-    def _grow(self) -> None:
-        """Choose the length of the next block."""
-        affordable = int(SECONDS / self._seconds_per_draw)
-        self._length = max(min(2 * self._length, affordable, self._max_length), 1)
-
-    def _make_rows(self, table: FloatVector, n_evals: int, n_theta_evals: int) -> None:
+    def _make_stats(self, table: FloatVector, n_evals: int, n_theta_evals: int) -> None:
         """Make the statistics of each draw, as PyMC wants them."""
         step = self._step
         counts = table[:, :3].astype(np.int64)
@@ -253,16 +271,12 @@ class Blocks:
         stats = step.make_stats(
             *table[:, N_UPDATES:N_U_MOVED].T, step.thin * n_u_updates, table[:, N_U_MOVED]
         )
-        stats |= {
-            "n_evals": counts[:, 0],
-            "n_theta_evals": counts[:, 1],
-            "n_nan": counts[:, 2],
-            "n_random": np.full(len(table), step.target.n_fixed),
-            "n_cubic": np.zeros(len(table), np.int64),
-            "log_estimate": table[:, LOG_ESTIMATE],
-        }
-        self._names = list(stats)
-        self._rows = list(zip(*(column.tolist() for column in stats.values()), strict=True))
+        stats["log_estimate"] = table[:, LOG_ESTIMATE]
+        columns = {name: column.tolist() for name, column in stats.items()}
+        columns["n_evals"], columns["n_theta_evals"], columns["n_nan"] = counts.T.tolist()
+        columns["n_random"] = [step.target.n_fixed] * len(table)
+        columns["n_cubic"] = [0] * len(table)
+        self._stats = list(map(_row_maker(tuple(columns)), *columns.values()))
 
     # What a step wants to know
 
@@ -288,12 +302,30 @@ class Blocks:
         if self._block is None:
             return None
         target = self._step.target
-        return target.start(dict(zip(target.places, self._last_values(), strict=True)))
+        return target.start(dict(zip(target.places, self._values_at_last_draw(), strict=True)))
 
     def log_density(self) -> float:
         """Return the log density at the last draw."""
         assert self._block is not None
         return float(self._block.table[self._next - 1, LOG_DENSITY])
+
+
+def _rows(values: NDArray[Any], shape: tuple[int, ...]) -> list[NDArray[Any]]:
+    """Return the rows of a table as arrays of the given shape, not copies of them."""
+    if shape == ():
+        return [values[i, 0, ...] for i in range(len(values))]
+    return list(values.reshape(len(values), *shape))
+
+
+@functools.cache
+def _row_maker(names: tuple[str, ...]) -> Callable[..., dict[str, Any]]:
+    """Return a function that makes a dict from its values.
+
+    A display with fixed keys takes half as long as to put keys and values together each time.
+    """
+    items = ", ".join(f"{name!r}: {name}" for name in names)
+    make_row: Callable[..., dict[str, Any]] = eval(f"lambda {', '.join(names)}: {{{items}}}")
+    return make_row
 
 
 def make_blocks(step: "CompilableStep", compile: Literal["auto"] | bool) -> Blocks | None:
@@ -318,8 +350,8 @@ def make_blocks(step: "CompilableStep", compile: Literal["auto"] | bool) -> Bloc
 
 def _compiled_chain(step: "CompilableStep") -> "Chain":
     # numba takes long to import, so it is done here.
-    from pymc_apm.compiled.chain import Chain, Rules
-    from pymc_apm.compiled.source import UMove
+    from pymc_apm.compiled.chain import Chain
+    from pymc_apm.compiled.source import Rules, UMove
 
     is_slice = step.u_update == "slice"
     moves = []

@@ -40,6 +40,11 @@ class CompilableStep(APMStep):
     @abstractmethod
     def learnt(self, learnt: Any) -> None: ...
 
+    @property
+    @abstractmethod
+    def frozen(self) -> tuple[Any, Any]:
+        """The part of it that is used after tuning: a factor of a covariance, and scales."""
+
     def proposes_jointly(self, tune: bool) -> bool:
         """Say whether theta and u are proposed together, while tuning or after."""
         return False
@@ -75,7 +80,7 @@ class CompilableStep(APMStep):
             )
         else:
             state, report = type(self).update_theta(
-                self.rng, state, self._theta_density, self.options, self.learnt
+                self.rng, state, self._theta_density, self.options, *self.frozen
             )
         return state.memo, report, u_infos
 
@@ -116,10 +121,9 @@ class CompilableStep(APMStep):
         blocks = self._blocks
         if blocks is None:
             return super().step(point)
-        if not blocks.n_suspended:
-            drawn = blocks.next_draw(point)
-            if drawn is not None:
-                return drawn
+        drawn = blocks.next_draw(point)
+        if drawn is not None:
+            return drawn
         blocks.n_suspended -= 1
         drawn = super().step(point)
         if not blocks.n_suspended:

@@ -10,6 +10,7 @@ from pymc.step_methods.state import dataclass_state
 from pymc.vartypes import discrete_types
 
 from pymc_apm.adaptation import Covariance, Pilot, Scale, start_pilot
+from pymc_apm.kernels.state import FloatVector
 from pymc_apm.options import positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
@@ -49,6 +50,11 @@ class RandomWalk(TunesRandomWalk, CompilableStep):
     @learnt.setter
     def learnt(self, learnt: WalkLearnt) -> None:
         self.pilot, self.learnt_covariance, self.learnt_scale = learnt
+
+    @property
+    def frozen(self) -> tuple[FloatVector, float]:
+        """The part of it that is used after tuning."""
+        return self.learnt_covariance.cholesky, self.learnt_scale.scaling
 
     def reset_tuning(self) -> None:
         """Forget what was learnt while tuning."""

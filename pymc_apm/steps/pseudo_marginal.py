@@ -195,7 +195,7 @@ class PseudoMarginalMH(RandomWalk):
                 State(position, evaluation.log_density, evaluation),
                 self._joint_density,
                 self.options,
-                self.learnt,
+                *self.frozen,
                 self._propose_u,
                 number,
             )

@@ -20,6 +20,7 @@ from pymc_apm.adaptation import (
 )
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import UNLIMITED
+from pymc_apm.kernels.state import FloatVector
 from pymc_apm.options import numbers, one_of, positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
@@ -163,6 +164,11 @@ class APMSlice(CompilableStep):
     @learnt.setter
     def learnt(self, learnt: SliceLearnt) -> None:
         self.pilot, self.covariance, self.widths = learnt
+
+    @property
+    def frozen(self) -> tuple[FloatVector, FloatVector]:
+        """The part of it that is used after tuning."""
+        return self.covariance.cholesky, self.widths.width
 
     def reset_tuning(self) -> None:
         """Forget what was learnt while tuning."""

@@ -87,10 +87,10 @@ def update_by_random_walk(
     state: State,
     log_density: LogDensity,
     options: WalkOptions,
-    learnt: WalkLearnt,
+    cholesky: FloatVector,
+    scaling: float,
 ) -> tuple[State, Report]:
     """Update the parameters as often as the options say, with all that was learnt frozen."""
-    cholesky, scaling = learnt.covariance.cholesky, learnt.scale.scaling
     n_updates, n_moved, accept_rate = 0, 0, 0.0
     for _ in range(options.theta_updates):
         state, report = _walk(rng, state, log_density, options, cholesky, scaling)
@@ -162,7 +162,8 @@ def propose_jointly(
     state: State,
     log_density: LogDensity,
     options: WalkOptions,
-    learnt: WalkLearnt,
+    cholesky: FloatVector,
+    scaling: float,
     propose_u: Callable[[np.random.Generator, tuple[FloatVector, ...]], tuple[FloatVector, ...]],
     number: int,
 ) -> tuple[State, MetropolisInfo]:
@@ -171,7 +172,6 @@ def propose_jointly(
     The position is a tuple of the parameters and of each u.
     """
     theta, u = state.position[0], state.position[1:]
-    cholesky, scaling = learnt.covariance.cholesky, learnt.scale.scaling
     new_theta = propose(rng, theta, options, cholesky, scaling, number)
     proposal = (new_theta,) + propose_u(rng, u)  # noqa: RUF005  # Numba knows no other way
     return metropolis(rng, state, log_density, proposal)

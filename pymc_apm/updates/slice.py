@@ -65,10 +65,10 @@ def update_by_slice(
     state: State,
     log_density: LogDensity,
     options: SliceOptions,
-    learnt: SliceLearnt,
+    cholesky: FloatVector,
+    widths: FloatVector,
 ) -> tuple[State, Report]:
     """Update the parameters as often as the options say, with all that was learnt frozen."""
-    cholesky, widths = learnt.covariance.cholesky, learnt.widths.width
     n_lines, n_moved, width = 0, 0, 0.0
     for _ in range(options.theta_updates):
         if options.is_coordinate:
@@ -98,28 +98,25 @@ def learn_by_slice(
     is_in_pilot = options.has_pilot and not is_over(pilot)
     n_lines, n_moved, width = 0, 0, 0.0
     for _ in range(options.theta_updates):
+        if is_in_pilot or options.is_coordinate:
+            lines = pilot.widths.width if is_in_pilot else widths.width
+            max_step_out = 0 if is_in_pilot else options.max_step_out
+            state, infos = coordinate_slice(rng, state, log_density, lines, max_step_out)
+            width += lines.mean()
+        else:
+            state, info, bracket = _update_along_line(
+                rng, state, log_density, options, covariance.cholesky, widths.width[0]
+            )
+            infos = [info]
+            width += bracket
         if is_in_pilot:
-            width += pilot.widths.width.mean()
-            state, infos = coordinate_slice(rng, state, log_density, pilot.widths.width, 0)
             pilot = learn_from_pilot(pilot, infos)
             is_in_pilot = not is_over(pilot)
             if not is_in_pilot:
                 covariance = covariance_of_pilot(pilot)
                 widths = start_widths(np.full(1, TUNED_WIDTH))
-        else:
-            if options.is_coordinate:
-                width += widths.width.mean()
-                state, infos = coordinate_slice(
-                    rng, state, log_density, widths.width, options.max_step_out
-                )
-            else:
-                state, info, bracket = _update_along_line(
-                    rng, state, log_density, options, covariance.cholesky, widths.width[0]
-                )
-                width += bracket
-                infos = [info]
-            if options.tunes_width:
-                widths = tune_widths(widths, infos, options.max_step_out > 0)
+        elif options.tunes_width:
+            widths = tune_widths(widths, infos, options.max_step_out > 0)
         n_lines += len(infos)
         n_moved += count_moved(infos)
     if options.learns_covariance and not is_in_pilot:

@@ -391,6 +391,13 @@ class Recorder:
         return ("memo of evaluation", len(self.positions))
 
 
+def at(path, position: np.ndarray, direction: np.ndarray, z: float) -> np.ndarray:
+    """Return the point at ``z`` on a path."""
+    out = np.full_like(position, np.nan)
+    path(position, direction, z, out)
+    return out
+
+
 def frozen(*values: float) -> np.ndarray:
     """Return a vector that raises when somebody writes to it."""
     vector = np.array(values, dtype=float)

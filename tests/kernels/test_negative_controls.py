@@ -21,7 +21,7 @@ from pymc_apm.kernels import (
 from pymc_apm.kernels.elliptical import ellipse
 from pymc_apm.kernels.reflective import reflected_line
 from pymc_apm.kernels.slice import line, shrink
-from tests.kernels.targets import JOINTS, Chain, on_theta, on_u, p_values, run_chains
+from tests.kernels.targets import JOINTS, Chain, at, on_theta, on_u, p_values, run_chains
 
 FAR_BELOW_THE_THRESHOLD = 1e-12
 N_CHAINS = 8000
@@ -99,8 +99,8 @@ def slice_along(path, width=1.0):
     return kernel
 
 
-def clipped_line(u, direction, z):
-    return np.clip(u + z * direction, 0.0, 1.0)
+def clipped_line(u, direction, z, out):
+    np.clip(u + z * direction, 0.0, 1.0, out=out)
 
 
 def step_out(split, width, limit):
@@ -111,7 +111,7 @@ def step_out(split, width, limit):
         log_height = state.log_density - rng.standard_exponential()
 
         def inside(z):
-            return log_density(line(state.position, direction, z), None)[0] > log_height
+            return log_density(at(line, state.position, direction, z), None)[0] > log_height
 
         lower = -width * rng.random()
         upper = lower + width
@@ -149,7 +149,7 @@ def shrunk(keep):
         upper = lower + width
         for _ in range(20):
             z = lower + (upper - lower) * rng.random()
-            position = line(state.position, np.ones(1), z)
+            position = at(line, state.position, np.ones(1), z)
             value, memo = log_density(position, state.memo)
             if value > log_height:
                 return State(position, value, memo), None

@@ -252,7 +252,7 @@ def settle_without_the_last_number(rng, state):
 
 
 def slice_along(path, width):
-    """A slice update of a stream along ``path(rng, position, direction, z)``."""
+    """A slice update of a stream along ``path(rng, position, direction, z, out)``."""
 
     def kernel(rng, state, log_density):
         size = state.position.size - HEADER
@@ -267,14 +267,13 @@ def slice_along(path, width):
 
 
 def one_sequence(path):
-    return lambda rng, position, direction, z: path(position, direction, z)
+    return lambda rng, position, direction, z, out: path(position, direction, z, out)
 
 
 def tail_redrawn_for_each_proposal(path):
-    def move(rng, position, direction, z):
-        moved = path(position, direction, z)
-        moved[0] = draw_seed(rng)
-        return moved
+    def move(rng, position, direction, z, out):
+        path(position, direction, z, out)
+        out[0] = draw_seed(rng)
 
     return move
 

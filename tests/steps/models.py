@@ -57,21 +57,21 @@ def mixed_model() -> pm.Model:
     return model
 
 
-STEPS: dict[str, Callable[[], Any]] = {
-    "PM MH": lambda: apm.PseudoMarginalMH(),
-    "PM MH coordinate": lambda: apm.PseudoMarginalMH(directions="coordinate"),
-    "correlated PM": lambda: apm.PseudoMarginalMH(correlation=0.9),
-    "SS+SS": lambda: apm.APMSlice(),
-    "SS+SS stepping out": lambda: apm.APMSlice(step_out=True),
-    "SS+SS coordinate": lambda: apm.APMSlice(directions="coordinate"),
-    "SS+SS adaptive": lambda: apm.APMSlice(directions="adaptive"),
-    "MI+SS": lambda: apm.APMSlice(u_update="independence"),
-    "SS+MH": lambda: apm.APMMetropolis(),
-    "SS+MH coordinate": lambda: apm.APMMetropolis(directions="coordinate"),
-    "MI+MH": lambda: apm.APMMetropolis(u_update="independence"),
-    "elliptical u": lambda: apm.APMEllipticalU(),
-    "reflective u": lambda: apm.APMReflectiveU(),
-    "independence u": lambda: apm.APMIndependenceU(),
+STEPS: dict[str, Callable[..., Any]] = {
+    "PM MH": lambda **k: apm.PseudoMarginalMH(**k),
+    "PM MH coordinate": lambda **k: apm.PseudoMarginalMH(directions="coordinate", **k),
+    "correlated PM": lambda **k: apm.PseudoMarginalMH(correlation=0.9, **k),
+    "SS+SS": lambda **k: apm.APMSlice(**k),
+    "SS+SS stepping out": lambda **k: apm.APMSlice(step_out=True, **k),
+    "SS+SS coordinate": lambda **k: apm.APMSlice(directions="coordinate", **k),
+    "SS+SS adaptive": lambda **k: apm.APMSlice(directions="adaptive", **k),
+    "MI+SS": lambda **k: apm.APMSlice(u_update="independence", **k),
+    "SS+MH": lambda **k: apm.APMMetropolis(**k),
+    "SS+MH coordinate": lambda **k: apm.APMMetropolis(directions="coordinate", **k),
+    "MI+MH": lambda **k: apm.APMMetropolis(u_update="independence", **k),
+    "elliptical u": lambda **k: apm.APMEllipticalU(**k),
+    "reflective u": lambda **k: apm.APMReflectiveU(**k),
+    "independence u": lambda **k: apm.APMIndependenceU(**k),
 }
 """Every step of the package, to be made in the context of a model."""
 

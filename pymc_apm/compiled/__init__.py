@@ -1,0 +1,1 @@
+"""Chains in compiled code: see :mod:`pymc_apm.compiled.source`."""

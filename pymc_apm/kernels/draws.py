@@ -1,0 +1,15 @@
+"""Drawing randomness from q(u)."""
+
+import numpy as np
+
+from pymc_apm.kernels.state import FloatVector
+
+
+def draw_normal(rng: np.random.Generator, size: int) -> FloatVector:
+    """Draw from N(0, I)."""
+    return rng.standard_normal(size)
+
+
+def draw_uniform(rng: np.random.Generator, size: int) -> FloatVector:
+    """Draw from U(0, 1)^n."""
+    return rng.random(size)
