@@ -12,10 +12,10 @@ PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PRECIOUS: $(VENV)/.installed-%
-.PHONY: help venv demo test test-slow lint docs notebooks benchmark clean
+.PHONY: help venv demo test test-slow test-compiled lint docs notebooks benchmark clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s  %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s  %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 venv: $(VENV)/.installed-dev  ## make the virtual environment with everything for development
 
@@ -27,6 +27,14 @@ test: $(VENV)/.installed-test $(VENV)/.installed-particles  ## run the tests tha
 
 test-slow: $(VENV)/.installed-test  ## run the slow statistical tests
 	$(BIN)/python -m pytest -m slow -n $(WORKERS)
+
+# What is run twice, in Python and compiled: the protocol of steps, and whole runs against exact answers.
+COMPILED_TESTS := $(addprefix tests/steps/test_,protocol.py sampling_state.py processes.py \
+	with_pymc_steps.py adaptation_in_steps.py) $(addprefix tests/statistical/test_,toy_gaussian.py \
+	random_effects.py geweke.py negative_controls.py)
+
+test-compiled: $(VENV)/.installed-test  ## run the tests of steps and of whole runs with compiled steps
+	PYMC_APM_COMPILE=1 $(BIN)/python -m pytest -m "slow or not slow" -n $(WORKERS) $(COMPILED_TESTS)
 
 lint: $(VENV)/.installed-dev  ## run ruff and mypy
 	$(BIN)/ruff check .

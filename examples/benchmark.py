@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import benchmark_compiled
 import numba
 import numpy as np
 import pymc as pm
@@ -97,13 +98,13 @@ def normal(step: Callable[[], Any]) -> Chain:
 
 def slice_against_pymc() -> float:
     """Compare a draw of APM SS+SS on the toy with one of ``pm.Slice``."""
-    ours, theirs = toy(lambda: apm.APMSlice(width=4.0)), normal(pm.Slice)
+    ours, theirs = toy(lambda: apm.APMSlice(width=4.0, compile=False)), normal(pm.Slice)
     return ratio(lambda: ours.run(2000), lambda: theirs.run(1000)) / 2
 
 
 def metropolis_against_pymc() -> float:
     """Compare a draw of APM MI+MH on the toy with one of ``pm.Metropolis``."""
-    ours = toy(lambda: apm.APMMetropolis(u_update="independence", scaling=0.85))
+    ours = toy(lambda: apm.APMMetropolis(u_update="independence", scaling=0.85, compile=False))
     theirs = normal(pm.Metropolis)
     return ratio(lambda: ours.run(2000), lambda: theirs.run(2000))
 
@@ -343,7 +344,7 @@ def ising_run() -> float:
 
 def moves(name: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Return evaluations of the model at hand at a new theta and at a new u."""
-    step = apm.APMMetropolis()
+    step = apm.APMMetropolis(compile=False)
     chain = Chain(step, pm.modelcontext(None).initial_point())
     chain.run(10)
     target = step.target
@@ -444,7 +445,8 @@ def seconds_for_large_run(work: Callable[[Any], Any]) -> float:
 
 
 BENCHMARKS: list[tuple[str, Callable[[], float], float]] = [
-    ("APMSlice on the toy / pm.Slice on a 5-D normal, per draw", slice_against_pymc, 0.6),
+    *benchmark_compiled.BENCHMARKS,
+    ("APMSlice in Python on the toy / pm.Slice on a 5-D normal", slice_against_pymc, 0.6),
     ("APMMetropolis with MI / pm.Metropolis, per draw", metropolis_against_pymc, 1.0),
     ("whole run / estimator that costs 1 ms", overhead_of_costly_estimator, 1.05),
     ("black box with 10 random numbers - the function alone, us", black_box_overhead, 25.0),

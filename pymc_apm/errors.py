@@ -19,6 +19,7 @@ PAGES = {
     "diagnosing": "Whether to trust a run",
     "recipes": "Recipes",
     "doubly_intractable": "Models with an unknown normaliser",
+    "compiled": "Compiled chains",
 }
 """The pages that messages send a user to, and their titles."""
 

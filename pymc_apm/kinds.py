@@ -15,12 +15,11 @@ from pymc_apm.kernels import (
     State,
     correlated_normal,
     correlated_uniform,
-    draw_normal,
-    draw_uniform,
     elliptical_slice,
     metropolis_independence,
     reflective_slice,
 )
+from pymc_apm.kernels.draws import draw_normal, draw_uniform
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.kernels.stream import (
     correlated_normal_stream,

@@ -164,7 +164,9 @@ def tuned_scale(scale, target, n_updates, seed):
 @pytest.mark.parametrize("target", [0.15, 0.234, 0.44, 0.7])
 @pytest.mark.parametrize("start", [0.01, 1.0, 100.0])
 def test_scale_converges_to_the_target_acceptance(start, target):
-    scale = freeze_scale(tuned_scale(Scale(start), (target, target), 4000, seed=31), (target, target))
+    scale = freeze_scale(
+        tuned_scale(Scale(start), (target, target), 4000, seed=31), (target, target)
+    )
     assert acceptance(scale.scaling) == pytest.approx(target, abs=0.03)
 
 

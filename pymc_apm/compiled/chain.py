@@ -14,7 +14,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 import pymc_apm
 from pymc_apm._compat import cached_function, get_shared
-from pymc_apm.compiled.source import Program, Rules, Writer
+from pymc_apm.compiled.rules import Program, Rules
+from pymc_apm.compiled.source import Writer
 from pymc_apm.compiled.stages import CompiledStage, compile_stage
 from pymc_apm.errors import CompileError
 from pymc_apm.kernels.state import FloatVector
@@ -61,6 +62,11 @@ class Chain:
     target : Target
     rules : Rules
 
+    Attributes
+    ----------
+    keys : dict
+        What identifies the code of each function on disk; ``None`` for code that is not kept.
+
     Raises
     ------
     CompileError
@@ -86,8 +92,9 @@ class Chain:
             **program.namespace,
         }
         exec(program.shared, namespace)
+        self.keys = {n: _key(program, source, stages) for n, source in program.functions.items()}
         self._functions = {
-            name: cached_function(source, name, namespace, _key(program, source, stages))
+            name: cached_function(source, name, namespace, self.keys[name])
             for name, source in program.functions.items()
         }
 

@@ -13,36 +13,21 @@ of all of these; its blocks are the ones from before the update, since the kerne
 """
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from pymc_apm.compiled.jit import Static, borrowed, jitted
+from pymc_apm.compiled.rules import Program, Rules, UMove
 from pymc_apm.compiled.stages import CompiledStage
+from pymc_apm.compiled.templates import ALONG, PREAMBLE, RUN
 from pymc_apm.kernels.metropolis import metropolis_independence
 from pymc_apm.kernels.state import State
+from pymc_apm.staging import TermKind
 from pymc_apm.target import REST, THETA, PlacedStage, Target
 from pymc_apm.updates.random_walk import n_proposals, propose_jointly
 from pymc_apm.updates.slice import update_by_slice
-
-
-class UMove(NamedTuple):
-    """How a piece of randomness is moved.
-
-    Attributes
-    ----------
-    name : str
-    kernel : callable or None
-        A slice update; ``None`` for Metropolis independence.
-    draw : callable
-        Draws from q(u).
-    correlated : callable
-        Proposes correlated numbers, reversibly under q(u).
-    """
-
-    name: str
-    kernel: Callable[..., Any] | None
-    draw: Callable[..., Any]
-    correlated: Callable[..., Any]
 
 
 def frozen_lines(learnt: Any) -> Any:
@@ -53,117 +38,6 @@ def frozen_lines(learnt: Any) -> Any:
 def frozen_walk(learnt: Any) -> Any:
     """Return what a random walk takes of what was learnt, when that is frozen."""
     return borrowed(learnt.covariance.cholesky), learnt.scale.scaling
-
-
-class Rules(NamedTuple):
-    """What a transition of a step is.
-
-    Attributes
-    ----------
-    moves : list of UMove
-        How each piece of randomness is moved.
-    learn, update : callable
-        The update of theta while tuning, and after.
-    is_joint : (bool, bool)
-        Whether theta and u are proposed together instead, while tuning and after.
-    correlation : float
-        Of a joint proposal of u with the u at hand.
-    """
-
-    moves: list[UMove]
-    learn: Callable[..., Any]
-    update: Callable[..., Any]
-    is_joint: tuple[bool, bool]
-    correlation: float
-
-
-class Program(NamedTuple):
-    """The source of the functions that run a block of draws.
-
-    Attributes
-    ----------
-    shared : str
-        The source of what they share.
-    functions : dict
-        The source of each, by its name.
-    namespace : dict
-        What these refer to.
-    """
-
-    shared: str
-    functions: dict[str, str]
-    namespace: dict[str, Any]
-
-
-PREAMBLE = """
-@njit(forceinline=True)
-def overwrite(vector, other):
-    for i in range(vector.size):
-        vector[i] = other[i]
-
-@njit(forceinline=True)
-def judged(log_estimate, counts, counts_as_nan):
-    # An estimate that is not a number counts as zero; one that is infinite is an error.
-    if log_estimate == inf:
-        counts[3] += 1
-    elif isnan(log_estimate):
-        counts[2] += counts_as_nan
-        return -inf
-    return log_estimate
-"""
-
-ALONG = """
-@njit(forceinline=True)
-def along_{tag}(position, memo):
-    {unpack} = memo
-{changed}
-{prior}
-    counts[0] += {computes_estimate}
-    counts[1] += {changes_theta}
-{others}
-    log_density = log_prior + log_exact + log_estimate
-    if not log_density < inf:
-        log_estimate = judged(log_estimate, counts, {computes_estimate})
-        log_density = -inf
-    return log_density, {memo}
-
-along_{tag} = Static(along_{tag})
-"""
-
-RUN = """
-def {name}(rng, n_draws, thin, blocks, data, options, learnt, thetas, us, table, start, counts_):
-    counts = borrowed(counts_)
-    # The arguments outlive the call; blocks are overwritten where a draw is accepted.
-{blocks}
-{prior}
-    start[0], start[1], start[2], start[3] = -inf, -inf, log_prior, 0.0
-    if not log_prior > -inf:
-        return 0, learnt
-{others}
-    log_density = log_prior + log_exact + log_estimate
-    if not log_density < inf:
-        log_estimate = judged(log_estimate, counts, 1)
-        log_density = -inf
-    start[0], start[1], start[3], start[4] = log_density, log_estimate, log_exact, counts[3]
-    if not log_density > -inf:
-        return 0, learnt
-    cholesky, scales = frozen(learnt)
-    for draw in range(n_draws):
-        counts[0], counts[1], counts[2] = 0, 0, 0
-        n_updates, n_moved, accept_rate, scale, n_u_moved = 0, 0, 0.0, 0.0, 0
-        for _ in range(thin):
-{transition}
-        for i in range(thetas.shape[1]):
-            thetas[draw, i] = v0[i]
-{record}
-        table[draw, 0], table[draw, 1], table[draw, 2] = counts[0], counts[1], counts[2]
-        table[draw, 3], table[draw, 4] = log_estimate, log_density
-        table[draw, 5], table[draw, 6] = n_updates, n_moved
-        table[draw, 7], table[draw, 8], table[draw, 9] = accept_rate, scale, n_u_moved
-        if counts[3] > 0:
-            return draw, learnt
-    return n_draws, learnt
-"""
 
 
 class Writer:
@@ -427,7 +301,7 @@ class Writer:
             return f"v{place}[{index}]"
         return f"v{place}[{', '.join(map(str, list(_indices(shape))[index]))}]"
 
-    def _sum(self, kind: str) -> str:
+    def _sum(self, kind: TermKind) -> str:
         terms = [f"float(v{place})" for place in self._target.sums[kind]]
         return " + ".join(["0.0", *terms])
 
@@ -458,6 +332,4 @@ def _indented(lines: Iterable[str], n_spaces: int) -> str:
 
 
 def _indices(shape: Sequence[Any]) -> Iterable[tuple[int, ...]]:
-    import numpy as np
-
     return np.ndindex(*shape)

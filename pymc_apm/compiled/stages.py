@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Constant, Variable, clone_get_equiv
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import graph_inputs
@@ -71,8 +71,14 @@ def compile_stage(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Co
             shapes: list[tuple[int | None, ...]] = list(small.shapes)
             return CompiledStage(function, key, small.elements, shapes, dtypes, [])
     arguments = [variable.type() for variable in shared]
-    replacements = dict(zip(shared, arguments, strict=True))
-    results = clone_replace(list(outputs), replace=replacements) if shared else list(outputs)
+    equivalents = clone_get_equiv(
+        [*inputs, *shared],
+        list(outputs),
+        copy_inputs=False,
+        copy_orphans=False,
+        memo=dict(zip(shared, arguments, strict=True)),
+    )
+    results = [equivalents[output] for output in outputs]
     graph = numba_graph([*inputs, *arguments], results, with_vectorised_math)
     graph, constants = _with_data_as_inputs(graph)
     function, key = numba_function(graph)

@@ -12,7 +12,6 @@ Nothing here knows what a model is: the kernels import numpy and scipy only, edi
 inputs and draw all randomness from the generator they are given.
 """
 
-from pymc_apm.kernels.draws import draw_normal, draw_uniform
 from pymc_apm.kernels.elliptical import elliptical_slice
 from pymc_apm.kernels.metropolis import (
     MetropolisInfo,
@@ -42,8 +41,6 @@ __all__ = [
     "coordinate_slice",
     "correlated_normal",
     "correlated_uniform",
-    "draw_normal",
-    "draw_uniform",
     "elliptical_slice",
     "linear_slice",
     "metropolis",

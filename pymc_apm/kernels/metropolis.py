@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_apm.kernels.draws import draw_normal
 from pymc_apm.kernels.linear import product
 from pymc_apm.kernels.normal import normal_cdf, normal_quantile
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
@@ -89,7 +90,7 @@ def random_walk(
     -------
     ndarray
     """
-    step = scaling * product(cholesky, rng.standard_normal(cholesky.shape[1]))
+    step = scaling * product(cholesky, draw_normal(rng, cholesky.shape[1]))
     if discrete is not None:
         step = np.where(discrete, np.rint(step), step)
     return position + step

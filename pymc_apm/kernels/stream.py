@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_apm.kernels.elliptical import ellipse
+from pymc_apm.kernels.normal import normal_cdf, normal_quantile
 from pymc_apm.kernels.reflective import reflected_line
 from pymc_apm.kernels.slice import SliceInfo, shrink
-from pymc_apm.kernels.normal import normal_cdf, normal_quantile
 from pymc_apm.kernels.state import FloatVector, LogDensity, State
 
 HEADER = 4

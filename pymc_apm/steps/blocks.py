@@ -25,7 +25,7 @@ from pymc_apm.errors import CompileError, EstimatorError, see
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.target import IMPOSSIBLE, THETA, Evaluation
 from pymc_apm.updates.random_walk import n_proposals
-from pymc_apm.updates.table import LOG_DENSITY, LOG_ESTIMATE, N_U_MOVED, N_UPDATES
+from pymc_apm.updates.table import LOG_DENSITY, LOG_ESTIMATE, N_UPDATES
 
 if TYPE_CHECKING:
     from pymc_apm.compiled.chain import Block, Chain
@@ -133,8 +133,8 @@ class Blocks:
             for storage, values in self._us:
                 if storage[0] is not values[number - 1]:
                     goes_on = False
-            for storage, value in self._seen_u:
-                if storage[0] is not value:
+            for storage, u in self._seen_u:
+                if storage[0] is not u:
                     goes_on = False
         if not goes_on or number == self._n_draws:
             if goes_on:
@@ -184,14 +184,14 @@ class Blocks:
             if changed:
                 plan = target.plan(*changed)
                 n_evals, n_theta_evals = plan.computes_estimate, plan.changes_theta
-        self._seen_rest = [(entry.name, point[entry.name].tobytes()) for entry in target.rest.entries]
+        self._seen_rest = [
+            (entry.name, point[entry.name].tobytes()) for entry in target.rest.entries
+        ]
         self._seen_u = [(storage_of(u), get_shared(u)) for u in self._others]
         self._length, self._n_made = 1, 0
         self._run([values[name] for name in target.places], n_evals, n_theta_evals)
 
-    def _run(
-        self, values: list[FloatVector], n_evals: int = 0, n_theta_evals: int = 0
-    ) -> None:
+    def _run(self, values: list[FloatVector], n_evals: int = 0, n_theta_evals: int = 0) -> None:
         """Run a block; the first draw may have cost some evaluations already."""
         step = self._step
         self._start = _Start(values, step.rng.bit_generator.state, step.learnt, step.tune)
@@ -205,9 +205,9 @@ class Blocks:
         self._is_ahead = True
         self._points = []
         for name, shape, dtype, where in self._entries:
-            values = block.thetas[:, where].astype(dtype)
-            seen = [row.tobytes() for row in values]
-            self._points.append((name, _rows(values, shape), seen))
+            table = block.thetas[:, where].astype(dtype)
+            seen = [row.tobytes() for row in table]
+            self._points.append((name, _rows(table, shape), seen))
         self._us = [
             (storage_of(variable), _rows(u, variable.type.shape))
             for variable, u in zip(self._moved, block.us, strict=True)
@@ -268,8 +268,9 @@ class Blocks:
         is_joint = step.proposes_jointly(self._start.tune)
         dim = step.target.layout.size
         n_u_updates = n_proposals(step.options, dim) if is_joint else len(self._moved)
+        n_updates, n_moved, accept_rate, scale, n_u_moved = table[:, N_UPDATES:].T
         stats = step.make_stats(
-            *table[:, N_UPDATES:N_U_MOVED].T, step.thin * n_u_updates, table[:, N_U_MOVED]
+            n_updates, n_moved, accept_rate, scale, step.thin * n_u_updates, n_u_moved
         )
         stats["log_estimate"] = table[:, LOG_ESTIMATE]
         columns = {name: column.tolist() for name, column in stats.items()}
@@ -285,9 +286,7 @@ class Blocks:
         step, target = self._step, self._step.target
         given = [values[name] for name in target.places]
         try:
-            block = self._chain.run(
-                True, step.rng, 0, step.thin, given, step.options, step.learnt
-            )
+            block = self._chain.run(True, step.rng, 0, step.thin, given, step.options, step.learnt)
         except Exception:
             return target.start(values)
         log_density, log_estimate, log_prior, log_exact, is_infinite = block.start.tolist()
@@ -351,7 +350,7 @@ def make_blocks(step: "CompilableStep", compile: Literal["auto"] | bool) -> Bloc
 def _compiled_chain(step: "CompilableStep") -> "Chain":
     # numba takes long to import, so it is done here.
     from pymc_apm.compiled.chain import Chain
-    from pymc_apm.compiled.source import Rules, UMove
+    from pymc_apm.compiled.rules import Rules, UMove
 
     is_slice = step.u_update == "slice"
     moves = []

@@ -65,7 +65,12 @@ class CompilableStep(APMStep):
         evaluation, report, u_infos = self.update(evaluation)
         for _ in range(self.thin - 1):
             evaluation, new, infos = self.update(evaluation)
-            report = Report(*(a + b for a, b in zip(report, new, strict=True)))
+            report = Report(
+                report.n_updates + new.n_updates,
+                report.n_moved + new.n_moved,
+                report.accept_rate + new.accept_rate,
+                report.scale + new.scale,
+            )
             u_infos += infos
         n_u_moved = sum(info.accepted for info in u_infos)
         return evaluation, self.make_stats(*report, len(u_infos), n_u_moved)

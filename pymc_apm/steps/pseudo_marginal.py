@@ -187,7 +187,7 @@ class PseudoMarginalMH(RandomWalk):
                 return self._learn_on_approximation(evaluation)
             return super().update(evaluation)
         infos = []
-        for number in range(n_proposals(self.options, self.layout.size)):
+        for i in range(n_proposals(self.options, self.layout.size)):
             evaluation = self.settle(evaluation)
             position = tuple(self.target.value(evaluation, name) for name in self._joint_names)
             state, info = propose_jointly(
@@ -197,7 +197,7 @@ class PseudoMarginalMH(RandomWalk):
                 self.options,
                 *self.frozen,
                 self._propose_u,
-                number,
+                i,
             )
             evaluation = state.memo
             infos.append(info)

@@ -1,0 +1,248 @@
+"""The plain loops that replace functions of numpy in compiled code compute what these do."""
+
+import numba
+import numpy as np
+import pytest
+from scipy import special
+
+from pymc_apm import adaptation
+from pymc_apm.compiled.jit import jitted
+from pymc_apm.compiled.substitutes import SUBSTITUTES, _normal_cdf, _normal_quantile
+from pymc_apm.kernels import draws, elliptical, linear, normal, reflective, slice
+
+N_INPUTS = 30
+
+
+def lower_triangular(rng, dim):
+    return np.tril(rng.standard_normal((dim, dim)))
+
+
+def scatter(rng, dim, n_draws):
+    return np.cov(rng.standard_normal((dim, n_draws)) * 10.0 ** rng.uniform(-3, 3)) * (n_draws - 1)
+
+
+def path_inputs(rng, dim):
+    return rng.random(dim), rng.standard_normal(dim), 3.0 * rng.standard_normal(), np.empty(dim)
+
+
+def cholesky_inputs(rng, dim):
+    n_draws = int(rng.integers(2, 200))
+    matrix = np.atleast_2d(scatter(rng, dim, n_draws))
+    if rng.random() < 0.3:
+        matrix[-1, -1] = rng.choice([0.0, np.inf, np.nan])
+    return matrix, n_draws, bool(rng.random() < 0.5)
+
+
+INPUTS = {
+    linear.product: lambda rng, dim: (rng.standard_normal((dim, 3)), rng.standard_normal(3)),
+    linear.stretched: lambda rng, dim: (
+        lower_triangular(rng, dim),
+        rng.standard_normal(dim),
+        rng.standard_exponential(),
+    ),
+    linear.length: lambda rng, dim: (rng.standard_normal(dim),),
+    linear.another: lambda rng, dim: (rng.standard_normal(dim),),
+    draws.draw_normal: lambda rng, dim: (rng.spawn(1)[0], dim),
+    slice.line: path_inputs,
+    elliptical.ellipse: path_inputs,
+    reflective.reflected_line: path_inputs,
+    normal.normal_cdf: lambda rng, dim: (rng.uniform(-8.0, 8.0, dim),),
+    normal.normal_quantile: lambda rng, dim: (rng.random(dim),),
+    adaptation.accumulated: lambda rng, dim: (
+        rng.standard_normal(dim),
+        scatter(rng, dim, 20) * np.ones((dim, dim)),
+        rng.standard_normal(dim),
+        int(rng.integers(1, 100)),
+    ),
+    adaptation.regularised_cholesky: cholesky_inputs,
+}
+"""Functions that draw arguments for each function, for a given dimension."""
+
+MAY_CHANGE = {
+    linear.stretched: 1,
+    draws.draw_normal: 0,
+    slice.line: 3,
+    elliptical.ellipse: 3,
+    reflective.reflected_line: 3,
+}
+"""The argument that a function may write to."""
+
+
+def called_from_compiled_code(function):
+    dispatcher = jitted(function)
+
+    @numba.njit
+    def call(*arguments):
+        return dispatcher(*arguments)
+
+    return call
+
+
+def copied(arguments):
+    return [
+        argument.copy() if isinstance(argument, np.ndarray) else copied_generator(argument)
+        for argument in arguments
+    ]
+
+
+def copied_generator(argument):
+    if not isinstance(argument, np.random.Generator):
+        return argument
+    other = np.random.default_rng()
+    other.bit_generator.state = argument.bit_generator.state
+    return other
+
+
+def results(function, arguments):
+    """Return what a function returns, or else what it has written into its last argument."""
+    arguments = copied(arguments)
+    result = function(*arguments)
+    if result is None:
+        result = arguments[-1]
+    return list(result) if isinstance(result, tuple) else [result], arguments
+
+
+def assert_agrees(function, compiled, arguments):
+    with np.errstate(all="ignore"):
+        expected, _ = results(function, arguments)
+    got, arguments_after = results(compiled, arguments)
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert np.shape(one) == np.shape(other)
+        assert np.asarray(one).dtype == np.asarray(other).dtype
+    if function is adaptation.regularised_cholesky:
+        assert got[1] == expected[1]
+        if not expected[1]:  # then the factor is of no use
+            return
+    if function is not linear.another:  # memory that nobody has written to
+        for one, other in zip(got, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-13, atol=2e-16)
+    for i, argument in enumerate(arguments):
+        if i != MAY_CHANGE.get(function):
+            np.testing.assert_array_equal(arguments_after[i], argument)
+
+
+def random_inputs(function):
+    rng = np.random.default_rng(20160512)
+    return [INPUTS[function](rng, dim) for dim in [1, 2, 5] * N_INPUTS]
+
+
+def test_all_substitutes_are_compared():
+    assert set(INPUTS) == set(SUBSTITUTES)
+
+
+@pytest.mark.parametrize("function", SUBSTITUTES, ids=lambda function: function.__name__)
+def test_substitute_agrees_with_the_function_that_it_replaces(function):
+    compiled = called_from_compiled_code(function)
+    for arguments in random_inputs(function):
+        assert_agrees(function, compiled, arguments)
+
+
+def test_factors_are_compared_with_and_without_a_coordinate_that_has_not_moved():
+    inputs = random_inputs(adaptation.regularised_cholesky)
+    with np.errstate(all="ignore"):
+        has_moved = [adaptation.regularised_cholesky(*arguments)[1] for arguments in inputs]
+    assert {True, False} == set(has_moved)
+
+
+def test_drawn_numbers_leave_the_generator_where_it_would_be():
+    call = called_from_compiled_code(draws.draw_normal)
+    one, other = np.random.default_rng(1), np.random.default_rng(1)
+    np.testing.assert_array_equal(call(one, 1000), draws.draw_normal(other, 1000))
+    assert one.bit_generator.state == other.bit_generator.state
+
+
+def probabilities():
+    """Probabilities from 1e-300 up to one, with many in both tails and about 1/2."""
+    rng = np.random.default_rng(20160513)
+    tail = np.exp(rng.uniform(np.log(1e-300), np.log(0.5), 20_000))
+    near_one = 1.0 - np.exp(rng.uniform(np.log(1e-16), np.log(0.5), 20_000))
+    middle = 0.5 + 10.0 ** rng.uniform(-16.0, -1.0, 2000) * rng.choice([-1.0, 1.0], 2000)
+    ends = [0.0, 1.0, 0.5, 1e-300, 1.0 - 1e-16, np.nextafter(0.5, 0.0), np.nextafter(0.5, 1.0)]
+    return np.concatenate([tail, near_one, middle, ends, rng.random(20_000)])
+
+
+def test_quantile_over_its_whole_range():
+    """About 1/2 the quantile goes through zero: there its error is that of the probability."""
+    p = probabilities()
+    quantile = called_from_compiled_code(normal.normal_quantile)(p)
+    expected = special.ndtri(p)
+    assert quantile[p == 0.0] == -np.inf
+    assert (quantile[p == 1.0] == np.inf).all()
+    np.testing.assert_allclose(quantile, expected, rtol=1e-13, atol=2e-16)
+    away = np.abs(p - 0.5) > 1e-3
+    np.testing.assert_allclose(quantile[away], expected[away], rtol=1e-13)
+
+
+def test_quantile_of_what_is_no_probability_is_not_a_number():
+    p = np.array([-1e-300, 1.0 + 1e-15, np.nan, np.inf])
+    assert np.isnan(called_from_compiled_code(normal.normal_quantile)(p)).all()
+
+
+def test_distribution_function_far_in_the_tails():
+    """The square of a rounded number is in the exponent: digits are lost on both sides."""
+    x = np.concatenate([np.linspace(-37.5, 37.5, 5001), [-np.inf, np.inf, np.nan, -50.0]])
+    cdf = called_from_compiled_code(normal.normal_cdf)(x)
+    np.testing.assert_allclose(cdf, special.ndtr(x), rtol=1e-12)
+
+
+def quantile_that_is_slightly_off(p):
+    return _normal_quantile(p) * (1.0 + 1e-12)
+
+
+def distribution_function_of_another_dtype(x):
+    return _normal_cdf(x).astype(np.float32)
+
+
+def distribution_function_of_another_shape(x):
+    return _normal_cdf(x).reshape((1, x.size))
+
+
+def stretched_by_the_transposed_factor(cholesky, noise, scale):
+    result = np.zeros(noise.size)
+    for row in range(noise.size):
+        for column in range(noise.size):
+            result[row] += cholesky[column, row] * noise[column] * scale
+    return result
+
+
+def line_written_over_the_position(position, direction, z, out):
+    for i in range(position.size):
+        out[i] = position[i] + direction[i] * z
+        position[i] = out[i]
+
+
+def numbers_in_another_order(rng, size):
+    numbers = np.empty(size)
+    for i in range(size):
+        numbers[size - 1 - i] = rng.standard_normal()
+    return numbers
+
+
+def scatter_about_the_old_mean(mean, scatter, draw, n_draws):
+    new_mean, new_scatter = np.empty(mean.size), np.empty(scatter.shape)
+    for i in range(mean.size):
+        new_mean[i] = mean[i] + (draw[i] - mean[i]) / n_draws
+        for j in range(mean.size):
+            new_scatter[i, j] = scatter[i, j] + (draw[i] - mean[i]) * (draw[j] - mean[j])
+    return new_mean, new_scatter
+
+
+WRONG = {
+    quantile_that_is_slightly_off: normal.normal_quantile,
+    distribution_function_of_another_dtype: normal.normal_cdf,
+    distribution_function_of_another_shape: normal.normal_cdf,
+    stretched_by_the_transposed_factor: linear.stretched,
+    line_written_over_the_position: slice.line,
+    numbers_in_another_order: draws.draw_normal,
+    scatter_about_the_old_mean: adaptation.accumulated,
+}
+"""Substitutes that are deliberately wrong, and what they would replace."""
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_wrong_substitute_does_not_agree(wrong):
+    compiled = called_from_compiled_code(wrong)
+    *_, arguments = random_inputs(WRONG[wrong])
+    with pytest.raises(AssertionError):
+        assert_agrees(WRONG[wrong], compiled, arguments)
