@@ -48,7 +48,7 @@ def _normal_quantile(p: FloatVector) -> FloatVector:
 
 
 def _one_quantile(p: float) -> float:
-    """Refine a rational approximation of the quantile by two steps of Halley's method.
+    """Refine a rational approximation of the quantile by three steps of Halley's method.
 
     The approximation is 26.2.23 of Abramowitz and Stegun (1964), with an error below 4.5e-4.
     """
@@ -59,7 +59,6 @@ def _one_quantile(p: float) -> float:
     top = 2.515517 + t * (0.802853 + t * 0.010328)
     x = top / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308))) - t  # below zero
     for _ in range(3):
-        # The ratio of the tail to the density stays finite where both underflow.
         error = 0.5 * math.erfc(-x / math.sqrt(2.0)) - tail
         step = error * math.sqrt(2.0 * math.pi) * math.exp(0.5 * x * x)
         x -= step / (1.0 + 0.5 * x * step)

@@ -81,9 +81,8 @@ class Blocks:
     """
 
     def __init__(self, step: "CompilableStep", chain: "Chain") -> None:
-        self._step = step
         self._chain = chain
-        target = step.target
+        self._target = target = step.target
         self._entries = [
             (name, shape, dtype, slice(start, stop))
             for name, shape, dtype, start, stop in target.layout.entries
@@ -106,7 +105,7 @@ class Blocks:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the chain behind."""
-        kept = ("_step", "_chain", "_entries", "_moved", "_others", "_max_length")
+        kept = ("_chain", "_target", "_entries", "_moved", "_others", "_max_length")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -116,7 +115,7 @@ class Blocks:
     # Draws
 
     def next_draw(
-        self, point: dict[str, NDArray[Any]]
+        self, step: "CompilableStep", point: dict[str, NDArray[Any]]
     ) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]] | None:
         """Hand out the next draw, or nothing where it is to be made in Python."""
         # Whether the chain is where the last draw left it is found by value: with several cores
@@ -138,9 +137,9 @@ class Blocks:
                     goes_on = False
         if not goes_on or number == self._n_draws:
             if goes_on:
-                self._continue()
+                self._continue(step)
             elif not self.n_suspended:
-                self._begin(point)
+                self._begin(step, point)
             if self.n_suspended:
                 return None
             number = 0
@@ -152,24 +151,24 @@ class Blocks:
             storage[0] = values[number]
         return point, [self._stats[number]]
 
-    def _continue(self) -> None:
+    def _continue(self, step: "CompilableStep") -> None:
         """Run the next block, from the last draw of this one."""
-        self.go_back_to_last_draw()
+        self.go_back_to_last_draw(step)
         self._n_made += self._n_draws
         affordable = SECONDS / self._seconds_per_draw
         expendable = max(NEGLIGIBLE / self._seconds_per_draw, self._n_made / SHARE)
         longest = min(2 * self._length, affordable, expendable, self._max_length)
         self._length = max(int(longest), 1)
-        n_left = self._step.n_tune - self._n_made
+        n_left = step.n_tune - self._n_made
         if n_left <= 0:
-            n_left += self._step.n_draws
+            n_left += step.n_draws
         if n_left > 0:  # PyMC has announced how many draws there will be
             self._length = min(self._length, n_left)
-        self._run(self._values_at_last_draw())
+        self._run(step, self._values_at_last_draw())
 
-    def _begin(self, point: dict[str, NDArray[Any]]) -> None:
+    def _begin(self, step: "CompilableStep", point: dict[str, NDArray[Any]]) -> None:
         """Run a block from the point at hand, whoever left the chain there."""
-        step, target = self._step, self._step.target
+        target = self._target
         n_evals = n_theta_evals = 0
         theta, rest = target.layout.ravel(point), target.rest.ravel(point)
         if self._block is None:
@@ -177,7 +176,7 @@ class Blocks:
                 step.check_start(theta, rest)
             values = step.values_of_blocks(theta, rest)
         else:
-            self.go_back_to_last_draw()
+            self.go_back_to_last_draw(step)
             values = step.values_of_blocks(theta, rest)
             last = dict(zip(target.places, self._values_at_last_draw(), strict=True))
             changed = [name for name in values if not np.array_equal(values[name], last[name])]
@@ -189,17 +188,22 @@ class Blocks:
         ]
         self._seen_u = [(storage_of(u), get_shared(u)) for u in self._others]
         self._length, self._n_made = 1, 0
-        self._run([values[name] for name in target.places], n_evals, n_theta_evals)
+        self._run(step, [values[name] for name in target.places], n_evals, n_theta_evals)
 
-    def _run(self, values: list[FloatVector], n_evals: int = 0, n_theta_evals: int = 0) -> None:
+    def _run(
+        self,
+        step: "CompilableStep",
+        values: list[FloatVector],
+        n_evals: int = 0,
+        n_theta_evals: int = 0,
+    ) -> None:
         """Run a block; the first draw may have cost some evaluations already."""
-        step = self._step
         self._start = _Start(values, step.rng.bit_generator.state, step.learnt, step.tune)
         began = time.perf_counter()
-        block = self._repeat(self._length)
+        block = self._repeat(step, self._length)
         self._seconds_per_draw = (time.perf_counter() - began) / self._length
         if block is None or block.n_draws < self._length:
-            self._suspend(block)
+            self._suspend(step, block)
             return
         self._block, self._n_draws, self._next = block, block.n_draws, 0
         self._is_ahead = True
@@ -212,11 +216,11 @@ class Blocks:
             (storage_of(variable), _rows(u, variable.type.shape))
             for variable, u in zip(self._moved, block.us, strict=True)
         ]
-        self._make_stats(block.table, n_evals, n_theta_evals)
+        self._make_stats(step, block.table, n_evals, n_theta_evals)
 
-    def _repeat(self, n_draws: int) -> "Block | None":
+    def _repeat(self, step: "CompilableStep", n_draws: int) -> "Block | None":
         """Run the current block, or its beginning again; nothing if there was an exception."""
-        step, start = self._step, self._start
+        start = self._start
         step.rng.bit_generator.state = start.rng_state
         try:
             return self._chain.run(
@@ -225,9 +229,9 @@ class Blocks:
         except Exception:
             return None
 
-    def _suspend(self, block: "Block | None") -> None:
+    def _suspend(self, step: "CompilableStep", block: "Block | None") -> None:
         """Go back to the start of a block in which something went wrong, and on in Python."""
-        step, start = self._step, self._start
+        start = self._start
         step.rng.bit_generator.state = start.rng_state
         step.learnt = start.learnt
         n_draws = self._length
@@ -239,30 +243,31 @@ class Blocks:
             )
         self.n_suspended = n_draws
 
-    def go_back_to_last_draw(self) -> None:
+    def go_back_to_last_draw(self, step: "CompilableStep") -> None:
         """Take back all that was computed ahead of the last draw that was handed out."""
         if self._block is None or not self._is_ahead:
             return
         if self._next < self._n_draws:
-            block = self._repeat(self._next)
+            block = self._repeat(step, self._next)
             assert block is not None and block.n_draws == self._next, "a block differs from itself"
             self._block, self._n_draws = block, self._next
-        self._step.learnt = self._block.learnt
+        step.learnt = self._block.learnt
         self._is_ahead = False
 
     def _values_at_last_draw(self) -> list[FloatVector]:
         """Return the value of each block of the target at the last draw."""
         assert self._block is not None
         values = list(self._start.values)
-        places = self._step.target.places
+        places = self._target.places
         values[places[THETA]] = self._block.thetas[self._next - 1]
         for variable, u in zip(self._moved, self._block.us, strict=True):
             values[places[variable.name]] = u[self._next - 1]
         return values
 
-    def _make_stats(self, table: FloatVector, n_evals: int, n_theta_evals: int) -> None:
+    def _make_stats(
+        self, step: "CompilableStep", table: FloatVector, n_evals: int, n_theta_evals: int
+    ) -> None:
         """Make the statistics of each draw, as PyMC wants them."""
-        step = self._step
         counts = table[:, :3].astype(np.int64)
         counts[0, :2] += n_evals, n_theta_evals
         is_joint = step.proposes_jointly(self._start.tune)
@@ -281,9 +286,9 @@ class Blocks:
 
     # What a step wants to know
 
-    def evaluate(self, values: dict[str, FloatVector]) -> Evaluation:
+    def evaluate(self, step: "CompilableStep", values: dict[str, FloatVector]) -> Evaluation:
         """Evaluate the target from scratch."""
-        step, target = self._step, self._step.target
+        target = self._target
         given = [values[name] for name in target.places]
         try:
             block = self._chain.run(True, step.rng, 0, step.thin, given, step.options, step.learnt)
@@ -300,7 +305,7 @@ class Blocks:
         """Return the evaluation at the last draw, computed anew in Python."""
         if self._block is None:
             return None
-        target = self._step.target
+        target = self._target
         return target.start(dict(zip(target.places, self._values_at_last_draw(), strict=True)))
 
     def log_density(self) -> float:
@@ -341,6 +346,10 @@ def make_blocks(step: "CompilableStep", compile: Literal["auto"] | bool) -> Bloc
             return blocks
         except CompileError as error:
             obstacle = str(error)
+        except Exception as error:  # PyTensor and Numba have many ways to say no
+            if compile is True:
+                raise
+            obstacle = f"There was an error: {error!r}."
     if compile is True:
         raise CompileError(f"{name} cannot be compiled. {obstacle} {see('compiled')}")
     logger.info(f"{name} runs in Python. {obstacle}")

@@ -126,7 +126,7 @@ class CompilableStep(APMStep):
         blocks = self._blocks
         if blocks is None:
             return super().step(point)
-        drawn = blocks.next_draw(point)
+        drawn = blocks.next_draw(self, point)
         if drawn is not None:
             return drawn
         blocks.n_suspended -= 1
@@ -137,7 +137,9 @@ class CompilableStep(APMStep):
 
     def evaluate(self, values: dict[str, FloatVector]) -> Evaluation:
         """Evaluate the target from scratch."""
-        return super().evaluate(values) if self._blocks is None else self._blocks.evaluate(values)
+        if self._blocks is None:
+            return super().evaluate(values)
+        return self._blocks.evaluate(self, values)
 
     def obstacle_to_compilation(self, is_optional: bool) -> str | None:
         """Say what is in the way of compiled code, as far as that can be seen from here."""
@@ -184,7 +186,7 @@ class CompilableStep(APMStep):
     def go_back_to_last_draw(self) -> None:
         """Take back all that was computed ahead of the last draw that was handed out."""
         if self._blocks is not None:
-            self._blocks.go_back_to_last_draw()
+            self._blocks.go_back_to_last_draw(self)
 
     @property
     def sampling_state(self) -> Any:
