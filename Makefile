@@ -30,7 +30,7 @@ test-slow: $(VENV)/.installed-test  ## run the slow statistical tests
 
 # What is run twice, in Python and compiled: the protocol of steps, and whole runs against exact answers.
 COMPILED_TESTS := $(addprefix tests/steps/test_,protocol.py sampling_state.py processes.py \
-	with_pymc_steps.py adaptation_in_steps.py) $(addprefix tests/statistical/test_,toy_gaussian.py \
+	with_pymc_steps.py) $(addprefix tests/statistical/test_,toy_gaussian.py \
 	random_effects.py geweke.py negative_controls.py)
 
 test-compiled: $(VENV)/.installed-test  ## run the tests of steps and of whole runs with compiled steps

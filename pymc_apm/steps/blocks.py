@@ -188,7 +188,8 @@ class Blocks:
         ]
         self._seen_u = [(storage_of(u), get_shared(u)) for u in self._others]
         self._length, self._n_made = 1, 0
-        self._run(step, [values[name] for name in target.places], n_evals, n_theta_evals)
+        # Copies, because a block that is run again must start from the same values.
+        self._run(step, [values[n].copy() for n in target.places], n_evals, n_theta_evals)
 
     def _run(
         self,

@@ -156,7 +156,7 @@ def test_pseudo_marginal_mh_keeps_the_clamped_scale_if_tuning_was_too_short_for_
         step = apm.PseudoMarginalMH()
     start_chain(step, 7)
     run(step, model.initial_point(), FIRST_WINDOW - 1)
-    assert step.learnt_covariance.n_windows == 0
+    assert step.sampling_state.learnt_covariance.n_windows == 0
     step.stop_tuning()
     assert step.learnt_scale.scaling != pytest.approx(2.56 / np.sqrt(2))
     assert 0.2 < step.learnt_scale.scaling < 10.0
@@ -170,7 +170,7 @@ def test_the_pilot_updates_each_parameter_by_slice_sampling_and_then_makes_way()
         start_chain(step, 8)
         points, stats = run(step, model.initial_point(), PILOT_DRAWS)
         assert all(stat["n_theta_evals"] >= 3 for stat in stats)
-        assert is_over(step.pilot)
+        assert is_over(step.sampling_state.pilot)
         _, stats = run(step, points[-1], 50)
         assert np.mean([stat["n_theta_evals"] for stat in stats]) < 3
 
