@@ -9,7 +9,7 @@ costs nothing afterwards, and an accepted one brings its stages along.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 
 from pymc_apm._compat import compile_function
@@ -26,6 +27,7 @@ from pymc_apm.errors import EstimatorError, add_context, describe_value, see
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.kernels.stream import settled
 from pymc_apm.layout import Layout
+from pymc_apm.plan import Call, PlacedStage, Plan, StageFunction, ops_in_python, run_calls, sum_at
 from pymc_apm.potential import approximations_in
 from pymc_apm.randomness import randomness_in
 from pymc_apm.staging import Stage, Term, TermKind, cut
@@ -64,63 +66,6 @@ IMPOSSIBLE = Evaluation((), -np.inf, -np.inf, -np.inf, 0.0)
 
 NOTHING = Evaluation((), 0.0, 0.0, 0.0, 0.0)
 """What to start from: no term has been computed yet."""
-
-
-class PlacedStage(NamedTuple):
-    """A stage: where its inputs and outputs are among the values of an evaluation."""
-
-    stage: Stage
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-class _Call(NamedTuple):
-    """A stage that can be called."""
-
-    function: "_StageFunction"
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-class _StageFunction:
-    """A stage, compiled when it is first called: not every step calls it."""
-
-    def __init__(self, stage: Stage, model: pm.Model, compile_kwargs: Mapping[str, Any]) -> None:
-        self._stage = stage
-        self._model = model
-        self._compile_kwargs = compile_kwargs
-        self._function: Callable[..., Sequence[Any]] | None = None
-
-    def compile(self) -> Callable[..., Sequence[Any]]:
-        """Compile it, if that has not been done yet."""
-        if self._function is None:
-            stage = self._stage
-            calls_python = any(
-                getattr(node.op, "calls_python", False)
-                for node in nodes_between(stage.results, stage.inputs)
-            )
-            with self._model:  # the compiler heeds its check_bounds
-                self._function = compile_function(
-                    list(stage.inputs),
-                    stage.results,
-                    calls_python=calls_python,
-                    **self._compile_kwargs,
-                )
-        return self._function
-
-    def __call__(self, *values: Any) -> Sequence[Any]:
-        return (self._function or self.compile())(*values)
-
-
-class Plan(NamedTuple):
-    """What to run after a change of some blocks."""
-
-    prior: tuple[_Call, ...]
-    others: tuple[_Call, ...]
-    computes_exact: bool
-    computes_estimate: bool
-    changes_theta: bool
-    cubic: tuple[int, ...]
 
 
 class Density:
@@ -261,7 +206,7 @@ class Target:
         )
         place_of = self._give_places(stages)
         self._calls = [
-            _Call(_StageFunction(placed.stage, model, compile_kwargs or {}), *placed[1:])
+            Call(StageFunction(placed.stage, model, compile_kwargs or {}), *placed[1:])
             for placed in self.stages
         ]
         places = [place_of[report] for report in reports]
@@ -334,6 +279,11 @@ class Target:
             ),
         )
 
+    @property
+    def ops_in_python(self) -> list[Op]:
+        """The ops of the log density that are known to call Python."""
+        return [op for placed in self.stages for op in ops_in_python(placed.stage)]
+
     def value(self, evaluation: Evaluation, name: str) -> FloatVector:
         """Return the value of a block in an evaluation."""
         return evaluation.values[self.places[name]]
@@ -349,7 +299,7 @@ class Target:
         if not evaluation.values:  # the prior is zero
             return -math.inf
         log_density = evaluation.log_prior + evaluation.log_exact
-        log_density += _sum(self._approximation_places, evaluation.values)
+        log_density += sum_at(self._approximation_places, evaluation.values)
         return log_density if log_density < math.inf else -math.inf
 
     def n_random(self, evaluation: Evaluation) -> int:
@@ -372,18 +322,18 @@ class Target:
         _, _, _, log_prior, log_exact = base
         try:
             if prior:
-                _call(prior, values)
-                log_prior = _sum(self.sums["prior"], values)
+                run_calls(prior, values)
+                log_prior = sum_at(self.sums["prior"], values)
             if not log_prior > -math.inf:
                 return IMPOSSIBLE
             self.n_evals += computes_estimate
             self.n_theta_evals += changes_theta
-            _call(others, values)
+            run_calls(others, values)
             for place in cubic:
                 self.n_cubic += int(values[place])
             if computes_exact:
-                log_exact = _sum(self.sums["exact"], values)
-            log_estimate = _sum(self.sums["estimate"], values)
+                log_exact = sum_at(self.sums["exact"], values)
+            log_estimate = sum_at(self.sums["estimate"], values)
         except Exception as error:
             add_context(error, f"The model was being evaluated at {self.describe(values)}.")
             raise
@@ -409,20 +359,6 @@ class Target:
             f"{name} = {describe_value(value)}"
             for name, value in zip(self._parameter_names, parameters, strict=True)
         )
-
-
-def _call(calls: Iterable[_Call], values: list[Any]) -> None:
-    for function, inputs, outputs in calls:
-        results = function(*[values[place] for place in inputs])
-        for place, result in zip(outputs, results, strict=True):
-            values[place] = result
-
-
-def _sum(places: Iterable[int], values: Sequence[Any]) -> float:
-    total = 0.0
-    for place in places:
-        total += float(values[place])
-    return total
 
 
 def _term_kinds(model: pm.Model, logps: Sequence[Variable]) -> list[TermKind]:

@@ -24,8 +24,9 @@ from pymc_apm.compiled.stages import CompiledStage
 from pymc_apm.compiled.templates import ALONG, PREAMBLE, RUN
 from pymc_apm.kernels.metropolis import metropolis_independence
 from pymc_apm.kernels.state import State
+from pymc_apm.plan import PlacedStage
 from pymc_apm.staging import TermKind
-from pymc_apm.target import REST, THETA, PlacedStage, Target
+from pymc_apm.target import REST, THETA, Target
 from pymc_apm.updates.random_walk import n_proposals, propose_jointly
 from pymc_apm.updates.slice import update_by_slice
 

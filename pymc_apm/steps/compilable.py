@@ -145,6 +145,9 @@ class CompilableStep(APMStep):
         """Say what is in the way of compiled code, as far as that can be seen from here."""
         if any(u.tag.apm_randomness.needs_black_box for u in self.target.randomness):
             return "Streams and seeds are for black boxes, which are Python."
+        in_python = self.target.ops_in_python
+        if in_python:
+            return f"Part of the model is Python: {', '.join(map(str, in_python))}."
         if not type(self).__module__.startswith("pymc_apm."):
             return f"{type(self).__name__} may differ from the step that it is derived from."
         if not uses_numba(self.compile_kwargs):
