@@ -106,6 +106,20 @@ def _lower_static(context: Any, builder: Any, type_: Any, value: Any) -> Any:
 
 
 @intrinsic
+def never_inline(typing_context: Any) -> Any:
+    """Keep the function that calls this from being copied to where it is used.
+
+    A large one would be copied often, and take minutes to compile.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return numba.types.none(), codegen
+
+
+@intrinsic
 def borrowed(typing_context: Any, array: Any) -> Any:
     """Return an array that does not count as a reference to its memory.
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from pymc_apm.compiled.jit import Static, borrowed, jitted
+from pymc_apm.compiled.jit import Static, borrowed, jitted, never_inline
 from pymc_apm.compiled.rules import Program, Rules, UMove
 from pymc_apm.compiled.stages import CompiledStage
-from pymc_apm.compiled.templates import ALONG, PREAMBLE, RUN
+from pymc_apm.compiled.templates import ALONG, PREAMBLE, RUN, STAGE
 from pymc_apm.kernels.metropolis import metropolis_independence
 from pymc_apm.kernels.state import State
 from pymc_apm.plan import PlacedStage
@@ -86,6 +86,11 @@ class Writer:
             if move.kernel is not None:
                 namespace[f"update{i}"] = jitted(move.kernel)
         shared = [PREAMBLE]
+        for _, stage, number in self._stages:
+            if stage.elements is None:
+                namespace["never_inline"] = never_inline
+                namespace[f"inner_stage{number}"] = stage.function
+                shared += [STAGE.format(number=number)]
         if any(rules.is_joint):
             shared += [self._along("joint", [THETA, *(m.name for m in rules.moves)])]
             shared += [_joint_proposal(rules.moves, rules.correlation)]
@@ -147,6 +152,8 @@ class Writer:
         others += [f"log_estimate = {self._sum('estimate')}"]
         return ALONG.format(
             tag=tag,
+            # A call is nothing beside the work of a large stage, and quicker to compile.
+            is_small=all(stage.elements is not None for _, stage, _ in stages),
             unpack=_tuple(unpack),
             changed=_indented(changed, 4),
             prior=_indented(prior, 4),

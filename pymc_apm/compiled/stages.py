@@ -19,6 +19,10 @@ INLINE_DATA = 64
 """Arrays of more elements than this are arguments of a stage, not constants of its code."""
 
 
+SMALL = 128
+"""A stage becomes a function of numbers if it takes and returns at most so many of them."""
+
+
 class CompiledStage(NamedTuple):
     """A stage as a function for Numba.
 
@@ -66,7 +70,7 @@ def compile_stage(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Co
     if not shared:
         graph = optimised(inputs, outputs)
         small = scalarised(graph.inputs, graph.outputs)
-        if small is not None:
+        if small is not None and max(len(small.elements), len(small.graph.outputs)) <= SMALL:
             function, key = numba_function(small.graph)
             shapes: list[tuple[int | None, ...]] = list(small.shapes)
             return CompiledStage(function, key, small.elements, shapes, dtypes, [])

@@ -24,8 +24,15 @@ def judged(log_estimate, counts, counts_as_nan):
     return log_estimate
 """
 
+STAGE = """
+@njit
+def stage{number}(*values):
+    never_inline()
+    return inner_stage{number}(*values)
+"""
+
 ALONG = """
-@njit(forceinline=True)
+@njit(forceinline={is_small})
 def along_{tag}(position, memo):
     {unpack} = memo
 {changed}
