@@ -32,10 +32,10 @@ from pymc_apm.steps import (
     APMMetropolis,
     APMReflectiveU,
     APMSlice,
-    ExchangeMH,
+    # ExchangeMH,
     PseudoMarginalMH,
 )
-from pymc_apm.steps.base import take_stock
+
 
 __version__ = version("pymc_apm")
 
@@ -45,7 +45,7 @@ __all__ = [
     "APMMetropolis",
     "APMReflectiveU",
     "APMSlice",
-    "ExchangeMH",
+    # "ExchangeMH",
     "Potential",
     "PseudoMarginalMH",
     "Seed",
@@ -69,7 +69,7 @@ __all__ = [
 register_step_methods(APMSlice, APMMetropolis)
 
 # At its start, it takes stock of which randomness the steps of the run update.
-before_sampling(take_stock)
+
 
 # Chains that it runs in parallel share the processors.
 limit_blas_threads()

@@ -79,8 +79,8 @@ def numba_graph(
     return function.maker.fgraph
 
 
-def numba_function(graph: FunctionGraph) -> tuple[Any, str | None]:
-    """Return a graph as a function for Numba, and a key for its code if that can be cached.
+def numba_function(graph: FunctionGraph) -> Any:
+    """Return a graph as a function for Numba.
 
     The function returns a tuple. It has not been compiled yet, and can be called from compiled
     code alone.
@@ -89,7 +89,7 @@ def numba_function(graph: FunctionGraph) -> tuple[Any, str | None]:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        function, key = numba_funcify_ensure_cache(graph)
+        function, _ = numba_funcify_ensure_cache(graph)
     in_python = [str(warning.message) for warning in caught]
     in_python = [text for text in in_python if "object mode" in text]
     if in_python:
@@ -97,19 +97,7 @@ def numba_function(graph: FunctionGraph) -> tuple[Any, str | None]:
             "Numba cannot compile the model, because some of its ops run in Python: "
             + " ".join(dict.fromkeys(text.split(". ")[0] + "." for text in in_python))
         )
-    return function, key
-
-
-def cached_function(source: str, name: str, namespace: dict[str, Any], key: str | None) -> Any:
-    """Define a function and compile it by Numba; keep it on disk, beside those of PyTensor.
-
-    With the same key, what is found on disk is taken for granted.
-    """
-    import numba
-    from pytensor.link.numba.cache import compile_numba_function_src
-
-    function = compile_numba_function_src(source, name, namespace, namespace, cache_key=key)
-    return numba.njit(function, cache=key is not None)
+    return function
 
 
 def add_convergence_check(check: Callable[[Any], list[str]]) -> None:

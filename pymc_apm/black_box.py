@@ -19,8 +19,7 @@ from pymc_apm._compat import with_gradient
 from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value, see
 from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.stream import Reader, Scratch, make_scratch
-from pymc_apm.kinds import GeneratorSeed, NormalStream, Randomness
-from pymc_apm.randomness import randomness_of
+from pymc_apm.randomness import Randomness, randomness_of
 
 __all__ = ["BlackBox", "black_box"]
 
@@ -327,10 +326,10 @@ def used_numbers(nodes: Iterable[Apply]) -> dict[str, Variable]:
 
 def _source(variable: Variable) -> Source | None:
     randomness: Randomness | None = randomness_of(variable)
-    if randomness is None or not randomness.needs_black_box:
+    if randomness is None or not randomness.kind.needs_black_box:
         return None
-    is_stream = not isinstance(randomness, GeneratorSeed)
-    return Source(randomness.name, is_stream, isinstance(randomness, NormalStream))
+    kind = randomness.kind
+    return Source(randomness.name, kind.is_lazy, kind.made_of == "normal")
 
 
 def _checked_outputs(outputs: Sequence[TensorType] | None) -> tuple[TensorType, ...]:

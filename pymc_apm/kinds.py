@@ -1,26 +1,22 @@
-"""What each kind of randomness u is: how it is drawn, how it is updated, who updates it."""
+"""The kinds of randomness u: a table of what each draws and how it is updated.
 
-import math
-import weakref
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+A new update of u is a kernel in :mod:`pymc_apm.kernels` and an entry in ``updates`` here: its name
+is then a value of the option ``u_update``. Numpy only.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-import pytensor
-from numpy.typing import NDArray
 
-from pymc_apm.errors import ModelError
 from pymc_apm.kernels import (
-    LogDensity,
-    State,
     correlated_normal,
     correlated_uniform,
     elliptical_slice,
-    metropolis_independence,
+    make_independence,
     reflective_slice,
 )
 from pymc_apm.kernels.draws import draw_normal, draw_uniform
-from pymc_apm.kernels.state import FloatVector
 from pymc_apm.kernels.stream import (
     correlated_normal_stream,
     correlated_uniform_stream,
@@ -29,163 +25,82 @@ from pymc_apm.kernels.stream import (
     fresh_stream,
     reflective_slice_of_stream,
 )
-
-__all__ = [
-    "GeneratorSeed",
-    "NormalArray",
-    "NormalStream",
-    "Randomness",
-    "UniformArray",
-    "UniformStream",
-]
+from pymc_apm.types import FloatVector
 
 
-class Randomness(ABC):
-    """What is known of one u: its name, its distribution, its updates, whether a step makes them.
-
-    Kernels see u as a float64 vector; what it is in the graph is the business of the subclass.
+class Kind(NamedTuple):
+    """What is known of a kind of randomness. Kernels see u as a float64 vector.
 
     Attributes
     ----------
-    name : str
-        The name it has in the model.
-    shape : tuple of int
-        Its shape in the graph; ``None`` for a length that is not fixed.
-    is_claimed : SharedVariable
-        The flag that the model's log density checks: true while some step updates this u.
-    kind : str
+    made_of : str
         What it is made of, in words.
+    draw : callable
+        ``draw(rng, size)`` draws from q(u).
+    updates : dict
+        Its updates, by name: kernels ``update(rng, state, log_density) -> (state, info)``, where
+        the log density is that with respect to q(u).
+    correlated : callable or None
+        ``correlated(rng, u, correlation)`` proposes a new u that is correlated with the old one,
+        reversibly under q(u), where that makes sense.
     is_lazy : bool
         Whether it must be settled before it is moved (see :mod:`pymc_apm.kernels.stream`).
     needs_black_box : bool
         Whether it makes sense only as an argument of a black box.
-    slice_kernel, correlated_kernel : callable
-        How it is updated by slice sampling, and how a correlated one is proposed, where it can be.
     """
 
-    kind: ClassVar[str]
-    is_lazy: ClassVar[bool] = False
-    needs_black_box: ClassVar[bool] = False
-    slice_kernel: ClassVar[Any] = None
-    correlated_kernel: ClassVar[Any] = None
-
-    def __init__(self, name: str, shape: tuple[int | None, ...]) -> None:
-        self.name = name
-        self.shape = shape
-        self.is_claimed = pytensor.shared(np.array(False), name=f"{name}_is_claimed")
-        self._owners: weakref.WeakSet[object] = weakref.WeakSet()
-
-    @property
-    def size(self) -> int | None:
-        """The number of its elements, if that is fixed."""
-        if any(length is None for length in self.shape):
-            return None
-        return math.prod(length for length in self.shape if length is not None)
-
-    def as_array(self, u: FloatVector) -> NDArray[np.float64]:
-        """Return a vector in the shape that it has in the graph."""
-        return u.reshape([-1 if length is None else length for length in self.shape])
-
-    def draw(self, rng: np.random.Generator) -> FloatVector:
-        """Draw a fresh u from q(u)."""
-        return self.draw_elements(rng, self.size or 0)
-
-    @staticmethod
-    @abstractmethod
-    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
-        """Draw fresh elements from q(u)."""
-
-    def correlated(self, rng: np.random.Generator, u: FloatVector, correlation: float) -> Any:
-        """Propose a new u that is correlated with the old one, reversibly under q(u)."""
-        if self.correlated_kernel is None:
-            raise ModelError(f"There is no correlated proposal for a {self.kind}: {self.name}.")
-        return type(self).correlated_kernel(rng, u, correlation)
-
-    def slice_update(self, rng: np.random.Generator, state: State, log_density: LogDensity) -> Any:
-        """Update u by slice sampling, or by Metropolis independence where that is all there is."""
-        if self.slice_kernel is None:
-            return self.independence_update(rng, state, log_density)
-        return type(self).slice_kernel(rng, state, log_density)
-
-    def independence_update(
-        self, rng: np.random.Generator, state: State, log_density: LogDensity
-    ) -> Any:
-        """Update u by Metropolis independence."""
-        return metropolis_independence(rng, state, log_density, self.draw_elements)
-
-    def claim(self, owner: object) -> None:
-        """Register that ``owner`` updates this u, until the owner is no more."""
-        if owner not in self._owners:
-            self._owners.add(owner)
-            weakref.finalize(owner, self._count_owners).atexit = False
-        self._count_owners()
-
-    def release(self) -> None:
-        """Forget all claims."""
-        self._owners.clear()
-        self._count_owners()
-
-    def _count_owners(self) -> None:
-        # Iterating passes over owners that are just being deleted; the length counts them.
-        self.is_claimed.set_value(np.array(any(True for _ in self._owners)))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_owners"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Claims are held by steps of one process; a step that was sent elsewhere claims anew there.
-        # The flag stays as it is: PyTensor does not allow a value to change while it unpickles.
-        self.__dict__.update(state)
-        self._owners = weakref.WeakSet()
+    made_of: str
+    draw: Callable[[np.random.Generator, int], FloatVector]
+    updates: Mapping[str, Callable[..., Any]]
+    correlated: Callable[[np.random.Generator, FloatVector, float], FloatVector] | None
+    is_lazy: bool = False
+    needs_black_box: bool = False
 
 
-class NormalArray(Randomness):
-    """q(u) = N(0, I)."""
-
-    kind = "normal"
-    draw_elements = staticmethod(draw_normal)
-    slice_kernel = staticmethod(elliptical_slice)
-    correlated_kernel = staticmethod(correlated_normal)
+def draw_seed_vector(rng: np.random.Generator, size: int) -> FloatVector:
+    """Draw a seed, as a vector of one number; ``size`` is not used."""
+    return np.array([float(draw_seed(rng))])
 
 
-class UniformArray(Randomness):
-    """q(u) = U(0, 1)^n."""
+KINDS = {
+    "normal": Kind(
+        "normal",
+        draw_normal,
+        {"slice": elliptical_slice, "independence": make_independence(draw_normal)},
+        correlated_normal,
+    ),
+    "uniform": Kind(
+        "uniform",
+        draw_uniform,
+        {"slice": reflective_slice, "independence": make_independence(draw_uniform)},
+        correlated_uniform,
+    ),
+    "normal stream": Kind(
+        "normal",
+        fresh_stream,
+        {"slice": elliptical_slice_of_stream, "independence": make_independence(fresh_stream)},
+        correlated_normal_stream,
+        is_lazy=True,
+        needs_black_box=True,
+    ),
+    "uniform stream": Kind(
+        "uniform",
+        fresh_stream,
+        {"slice": reflective_slice_of_stream, "independence": make_independence(fresh_stream)},
+        correlated_uniform_stream,
+        is_lazy=True,
+        needs_black_box=True,
+    ),
+    # Only a fresh seed makes sense as a proposal.
+    "seed": Kind(
+        "seed",
+        draw_seed_vector,
+        dict.fromkeys(("slice", "independence"), make_independence(draw_seed_vector)),
+        None,
+        needs_black_box=True,
+    ),
+}
+"""All kinds of randomness, by name."""
 
-    kind = "uniform"
-    draw_elements = staticmethod(draw_uniform)
-    slice_kernel = staticmethod(reflective_slice)
-    correlated_kernel = staticmethod(correlated_uniform)
-
-
-class NormalStream(Randomness):
-    """An endless sequence of standard normal numbers."""
-
-    kind = "normal"
-    is_lazy = True
-    needs_black_box = True
-    draw_elements = staticmethod(fresh_stream)
-    slice_kernel = staticmethod(elliptical_slice_of_stream)
-    correlated_kernel = staticmethod(correlated_normal_stream)
-
-
-class UniformStream(Randomness):
-    """An endless sequence of uniform numbers."""
-
-    kind = "uniform"
-    is_lazy = True
-    needs_black_box = True
-    draw_elements = staticmethod(fresh_stream)
-    slice_kernel = staticmethod(reflective_slice_of_stream)
-    correlated_kernel = staticmethod(correlated_uniform_stream)
-
-
-class GeneratorSeed(Randomness):
-    """A seed of a random number generator: only a fresh one makes sense as a proposal."""
-
-    kind = "seed"
-    needs_black_box = True
-
-    @staticmethod
-    def draw_elements(rng: np.random.Generator, size: int) -> FloatVector:
-        """Draw a seed."""
-        return np.array([float(draw_seed(rng))])
+U_UPDATES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.updates))
+"""The names of all updates of u, in the order of the table."""

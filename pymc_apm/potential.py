@@ -140,7 +140,7 @@ def _check_sources(log_estimate: TensorVariable, model: pm.Model) -> None:
     for variable in ancestors([*model.root.potentials, log_estimate]):
         for source in variable.owner.inputs if variable.owner else ():
             randomness = randomness_of(source)
-            if randomness is None or not randomness.needs_black_box:
+            if randomness is None or not randomness.kind.needs_black_box:
                 continue
             if not isinstance(variable.owner.op, BlackBox):
                 raise ModelError(

@@ -1,12 +1,13 @@
 """Declaring u, the estimator's randomness, in a model.
 
 A piece of randomness is a shared variable of PyTensor, so that every step method of PyMC sees its
-current value, with a :class:`~pymc_apm.kinds.Randomness` attached that says what its distribution
+current value, with a :class:`Randomness` attached that says what its distribution
 q(u) is. Steps that update it *claim* it; as long as nobody does, sampling the model or evaluating
 its log density is an error, because a u that never changes would silently give the posterior of one
 fixed estimate.
 """
 
+import math
 import operator
 import zlib
 from collections.abc import Iterable, Sequence
@@ -15,22 +16,57 @@ from typing import Literal
 import numpy as np
 import pymc as pm
 import pytensor
+from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_apm.errors import ModelError
-from pymc_apm.kinds import (
-    GeneratorSeed,
-    NormalArray,
-    NormalStream,
-    Randomness,
-    UniformArray,
-    UniformStream,
-)
+from pymc_apm.kinds import KINDS, Kind
+from pymc_apm.types import FloatVector
 
 __all__ = ["Seed", "StandardNormal", "StandardUniform", "Stream", "randomness_in", "randomness_of"]
+
+
+class Randomness:
+    """One u: its name, its shape in the graph, its kind.
+
+    Attributes
+    ----------
+    name : str
+        The name it has in the model.
+    shape : tuple of int
+        Its shape in the graph; ``None`` for a length that is not fixed.
+    is_claimed : SharedVariable
+        The flag that the model's log density checks: true while some step updates this u.
+    """
+
+    def __init__(self, name: str, shape: tuple[int | None, ...], kind_name: str) -> None:
+        self.name = name
+        self.shape = shape
+        self.kind_name = kind_name
+        self.is_claimed = pytensor.shared(np.array(False), name=f"{name}_is_claimed")
+
+    @property
+    def kind(self) -> Kind:
+        """What is known of its kind."""
+        return KINDS[self.kind_name]
+
+    @property
+    def size(self) -> int | None:
+        """The number of its elements, if that is fixed."""
+        if any(length is None for length in self.shape):
+            return None
+        return math.prod(length for length in self.shape if length is not None)
+
+    def as_array(self, u: FloatVector) -> NDArray[np.float64]:
+        """Return a vector in the shape that it has in the graph."""
+        return u.reshape([-1 if length is None else length for length in self.shape])
+
+    def draw(self, rng: np.random.Generator) -> FloatVector:
+        """Draw a fresh u from q(u)."""
+        return self.kind.draw(rng, self.size or 0)
 
 
 def StandardNormal(
@@ -72,7 +108,7 @@ def StandardNormal(
     >>> u.type.shape, v.type.shape
     ((8, 3), (3,))
     """
-    return _declare_array(NormalArray, name, shape, dims, model)
+    return _declare_array("normal", name, shape, dims, model)
 
 
 def StandardUniform(
@@ -111,7 +147,7 @@ def StandardUniform(
     >>> u.type.shape
     (4,)
     """
-    return _declare_array(UniformArray, name, shape, dims, model)
+    return _declare_array("uniform", name, shape, dims, model)
 
 
 def Stream(
@@ -152,10 +188,9 @@ def Stream(
     ...     log_lik = apm.black_box(log_estimate)(theta, apm.Stream("u", kind="normal"))
     ...     term = apm.Potential("log_lik", log_lik)
     """
-    kinds: dict[str, type[Randomness]] = {"uniform": UniformStream, "normal": NormalStream}
-    if kind not in kinds:
+    if kind not in ("uniform", "normal"):
         raise ModelError(f'kind of apm.Stream must be "uniform" or "normal", got {kind!r}.')
-    return _declare(kinds[kind], name, (None,), None, pm.modelcontext(model))
+    return _declare(f"{kind} stream", name, (None,), None, pm.modelcontext(model))
 
 
 def Seed(name: str, *, model: pm.Model | None = None) -> TensorSharedVariable:
@@ -188,11 +223,11 @@ def Seed(name: str, *, model: pm.Model | None = None) -> TensorSharedVariable:
     ...     theta = pm.Flat("theta")
     ...     term = apm.Potential("log_lik", log_estimate(theta, apm.Seed("seed")))
     """
-    return _declare(GeneratorSeed, name, (1,), None, pm.modelcontext(model))
+    return _declare("seed", name, (1,), None, pm.modelcontext(model))
 
 
 def _declare_array(
-    kind: type[Randomness],
+    kind: str,
     name: str,
     shape: int | Sequence[int] | None,
     dims: str | Sequence[str] | None,
@@ -204,13 +239,13 @@ def _declare_array(
 
 
 def _declare(
-    kind: type[Randomness],
+    kind: str,
     name: str,
     shape: tuple[int | None, ...],
     dims: Sequence[str] | None,
     model: pm.Model,
 ) -> TensorSharedVariable:
-    randomness = kind(model.name_for(name), shape)
+    randomness = Randomness(model.name_for(name), shape, kind)
     # Any value will do until a chain starts and draws its own; this one is the same every time.
     u = randomness.draw(np.random.default_rng(zlib.crc32(randomness.name.encode())))
     variable = pytensor.shared(randomness.as_array(u), name=randomness.name, shape=shape)

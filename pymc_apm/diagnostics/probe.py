@@ -12,7 +12,8 @@ from pymc_apm.diagnostics.points import Point, ToVector
 from pymc_apm.diagnostics.runs import FloatArray
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels.stream import draw_seed
-from pymc_apm.target import REST, THETA, Evaluation, Target
+from pymc_apm.types import Evaluation
+from pymc_apm.density.target import REST, THETA, Target
 
 TIMED = 25
 """How often a stage is run to time it, at most; the median counts."""
@@ -56,19 +57,19 @@ class Probe:
             )
         self._randomness = {u.name: u.tag.apm_randomness for u in self.target.randomness}
         self.u_names = list(self._randomness)
-        self.paths = [name for name, u in self._randomness.items() if u.kind != "seed"]
+        self.paths = [name for name, u in self._randomness.items() if u.kind.made_of != "seed"]
         self._u_density = self.target.along(*self.u_names)
         self._theta_density = self.target.along(THETA)
         self.to_vector = ToVector(model, self.target.layout, compile_kwargs)
 
     def start(self, point: Point, rng: np.random.Generator) -> Evaluation | None:
-        """Evaluate at a point with a fresh u; nothing where the prior is zero."""
+        """Evaluate at a point with a fresh u; return None if the prior is zero."""
         theta = self.to_vector(point)
-        blocks = {THETA: theta, REST: np.zeros(0)}
+        parameters = {THETA: theta, REST: np.zeros(0)}
         evaluation = self.target.start(
-            blocks | dict(zip(self.u_names, self._draw(rng), strict=True))
+            parameters | dict(zip(self.u_names, self._draw(rng), strict=True))
         )
-        return evaluation if evaluation.values else None
+        return evaluation if evaluation.log_prior > -math.inf else None
 
     def _draw(self, rng: np.random.Generator) -> list[FloatArray]:
         return [u.draw(rng) for u in self._randomness.values()]
@@ -86,9 +87,9 @@ class Probe:
 
     def sample(self, evaluation: Evaluation, draws: int, rng: np.random.Generator) -> Sample:
         """Estimate again and again with fresh u at the same parameters."""
-        self.target.reset_counts()
-        values = [self.fresh_u(evaluation, rng).log_estimate for _ in range(draws)]
-        return Sample(np.array(values), self.target.n_nan)
+        drawn = [self.fresh_u(evaluation, rng) for _ in range(draws)]
+        n_nan = sum(one.cost.n_nan for one in drawn)
+        return Sample(np.array([one.log_estimate for one in drawn]), n_nan)
 
     def is_clamped(self, evaluation: Evaluation) -> bool:
         """Say whether the same parameters and the same u give the same estimate again."""
@@ -111,16 +112,7 @@ class Probe:
 
     def seconds_of_stages(self, evaluation: Evaluation) -> dict[str, float]:
         """Time each stage of the log density by itself, by what it depends on."""
-        seconds: dict[str, float] = {}
-        for (stage, *_), (function, inputs, _) in zip(
-            self.target.stages, self.target._calls, strict=True
-        ):
-            label = ", ".join(name.strip(":") for name in sorted(stage.depends_on)) or "data"
-            label = f"prior: {label}" if stage.is_prior else label
-            arguments = [evaluation.values[place] for place in inputs]
-            time = _median_time(lambda call=function, given=arguments: call(*given))  # type: ignore[misc]
-            seconds[label] = seconds.get(label, 0.0) + time
-        return seconds
+        return self.target.time_stages(evaluation, _median_time)
 
     # Lines
 
@@ -132,15 +124,17 @@ class Probe:
         The line is the path of a correlated proposal, from one u nearly to an independent one.
         """
         randomness = self._randomness[name]
-        if randomness.is_lazy:
+        if randomness.kind.is_lazy:
             evaluation = self.target.settle(evaluation, name, rng)
         density = self.target.along(name)
         u = self.target.value(evaluation, name)
         seed = draw_seed(rng)
+        correlated = randomness.kind.correlated
+        assert correlated is not None, f"{name} has no line"
 
         def log_estimate(t: float) -> float:
             correlation = math.cos(NEAR + t * (math.pi / 2 - NEAR))
-            moved = randomness.correlated(np.random.default_rng(seed), u, correlation)
+            moved = correlated(np.random.default_rng(seed), u, correlation)
             return density(moved, evaluation)[1].log_estimate
 
         return log_estimate
@@ -155,7 +149,7 @@ class Probe:
 
         def log_estimate(t: float) -> float:
             moved = self.at(evaluation, theta + t * direction)
-            return moved.log_estimate if moved.values else math.nan
+            return moved.log_estimate if moved.log_prior > -math.inf else math.nan
 
         return log_estimate
 

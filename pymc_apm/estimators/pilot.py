@@ -19,7 +19,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_apm._compat import compile_function
 from pymc_apm.errors import ModelError, describe_value
-from pymc_apm.layout import Layout
+from pymc_apm.density.layout import Layout
 
 FAST: dict[str, Any] = {"mode": "FAST_COMPILE"}
 """For the compiler: a search calls these functions too seldom to compile them for real."""

@@ -17,6 +17,7 @@ from pymc_apm.kernels.metropolis import (
     MetropolisInfo,
     correlated_normal,
     correlated_uniform,
+    make_independence,
     metropolis,
     metropolis_independence,
     random_walk,
@@ -26,11 +27,10 @@ from pymc_apm.kernels.reflective import reflect, reflective_slice
 from pymc_apm.kernels.slice import (
     UNLIMITED,
     SliceInfo,
-    coordinate_slice,
     linear_slice,
     random_direction,
 )
-from pymc_apm.kernels.state import LogDensity, State
+from pymc_apm.types import LogDensity, State
 
 __all__ = [
     "UNLIMITED",
@@ -38,11 +38,11 @@ __all__ = [
     "MetropolisInfo",
     "SliceInfo",
     "State",
-    "coordinate_slice",
     "correlated_normal",
     "correlated_uniform",
     "elliptical_slice",
     "linear_slice",
+    "make_independence",
     "metropolis",
     "metropolis_independence",
     "random_direction",

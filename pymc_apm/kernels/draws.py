@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_apm.kernels.state import FloatVector
+from pymc_apm.types import FloatVector
 
 
 def draw_normal(rng: np.random.Generator, size: int) -> FloatVector:

@@ -13,13 +13,12 @@ import numpy as np
 
 from pymc_apm.kernels.draws import draw_normal
 from pymc_apm.kernels.slice import SliceInfo, shrink
-from pymc_apm.kernels.state import FloatVector, LogDensity, State
+from pymc_apm.types import FloatVector, LogDensity, State
 
 
-def ellipse(u: FloatVector, direction: FloatVector, angle: float, out: FloatVector) -> None:
-    """Find the point at ``angle`` on the ellipse through ``u`` (0) and ``direction`` (pi/2)."""
-    np.multiply(u, math.cos(angle), out=out)
-    out += direction * math.sin(angle)
+def ellipse(u: FloatVector, direction: FloatVector, angle: float) -> FloatVector:
+    """Return the point at ``angle`` on the ellipse through ``u`` (0) and ``direction`` (pi/2)."""
+    return u * math.cos(angle) + direction * math.sin(angle)
 
 
 def elliptical_slice(

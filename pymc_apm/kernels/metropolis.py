@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pymc_apm.kernels.draws import draw_normal
 from pymc_apm.kernels.linear import product
 from pymc_apm.kernels.normal import normal_cdf, normal_quantile
-from pymc_apm.kernels.state import FloatVector, LogDensity, State
+from pymc_apm.types import FREE, Cost, FloatVector, LogDensity, State, cost_of
 
 
 class MetropolisInfo(NamedTuple):
@@ -27,10 +27,13 @@ class MetropolisInfo(NamedTuple):
     accepted : bool
     accept_rate : float
         The probability with which the proposal was to be accepted.
+    cost : Cost
+        What the evaluation cost.
     """
 
     accepted: bool
     accept_rate: float
+    cost: Cost = FREE
 
 
 def metropolis(
@@ -62,8 +65,8 @@ def metropolis(
     else:  # a density that is not a number is none
         accept_rate = math.exp(log_ratio) if log_ratio < 0.0 else 0.0
     if uniform < accept_rate:
-        return State(proposal, value, memo), MetropolisInfo(True, accept_rate)
-    return state, MetropolisInfo(False, accept_rate)
+        return State(proposal, value, memo), MetropolisInfo(True, accept_rate, cost_of(memo))
+    return state, MetropolisInfo(False, accept_rate, cost_of(memo))
 
 
 def random_walk(
@@ -134,6 +137,19 @@ def metropolis_independence(
         ``draw(rng, size)`` draws ``size`` numbers from q(u).
     """
     return metropolis(rng, state, log_density, draw(rng, state.position.size))
+
+
+def make_independence(
+    draw: Callable[[np.random.Generator, int], FloatVector],
+) -> Callable[[np.random.Generator, State, LogDensity], tuple[State, MetropolisInfo]]:
+    """Return :func:`metropolis_independence` for randomness that is drawn in the given way."""
+
+    def independence(
+        rng: np.random.Generator, state: State, log_density: LogDensity
+    ) -> tuple[State, MetropolisInfo]:
+        return metropolis_independence(rng, state, log_density, draw)
+
+    return independence
 
 
 def correlated_normal(rng: np.random.Generator, u: FloatVector, correlation: float) -> FloatVector:

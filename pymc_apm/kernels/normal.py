@@ -3,7 +3,7 @@
 import numpy as np
 
 from pymc_apm.kernels import special
-from pymc_apm.kernels.state import FloatVector
+from pymc_apm.types import FloatVector
 
 
 def normal_cdf(x: FloatVector) -> FloatVector:

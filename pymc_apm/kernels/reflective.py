@@ -9,27 +9,20 @@ import numpy as np
 
 from pymc_apm.kernels.draws import draw_normal
 from pymc_apm.kernels.slice import SliceInfo, shrink
-from pymc_apm.kernels.state import FloatVector, LogDensity, State
+from pymc_apm.types import FloatVector, LogDensity, State
 
 
-def reflect(x: FloatVector, out: FloatVector | None = None) -> FloatVector:
+def reflect(x: FloatVector) -> FloatVector:
     """Fold the real line into the unit interval: the paper's Reflect(x).
 
-    That is the distance to the nearest even number, which takes fewer passes than the remainder of
-    a division by 2.
+    That is the distance to the nearest even number.
     """
-    nearest_even = 0.5 * x
-    np.rint(nearest_even, out=nearest_even)
-    nearest_even *= 2.0
-    distance = np.subtract(x, nearest_even, out=out)
-    return np.abs(distance, out=distance)
+    return np.abs(x - 2.0 * np.rint(0.5 * x))
 
 
-def reflected_line(u: FloatVector, direction: FloatVector, z: float, out: FloatVector) -> None:
-    """Find the point at ``z`` on the line through ``u``, reflected into the unit cube."""
-    np.multiply(direction, z, out=out)
-    out += u
-    reflect(out, out)
+def reflected_line(u: FloatVector, direction: FloatVector, z: float) -> FloatVector:
+    """Return the point at ``z`` on the line through ``u``, reflected into the unit cube."""
+    return reflect(u + direction * z)
 
 
 def reflective_slice(

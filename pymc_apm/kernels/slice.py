@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from pymc_apm.kernels.draws import draw_normal
-from pymc_apm.kernels.linear import another, length, stretched
-from pymc_apm.kernels.state import FloatVector, LogDensity, State
+from pymc_apm.kernels.linear import length, product
+from pymc_apm.types import FREE, Cost, FloatVector, LogDensity, State, cost_of, plus
 
-Path: TypeAlias = Callable[[FloatVector, FloatVector, float, FloatVector], None]
-"""``path(position, direction, z, out)`` writes the position at ``z`` into ``out``; 0 is here."""
+Path: TypeAlias = Callable[[FloatVector, FloatVector, float], FloatVector]
+"""``path(position, direction, z)`` is the position at ``z``; 0 is here."""
 
 MAX_SHRINKS = 200
 """A bracket that shrank this often has no width left in double precision."""
@@ -41,24 +41,29 @@ class SliceInfo(NamedTuple):
         Evaluations of the log density for stepping out alone.
     z : float
         How far along the path the position moved.
+    cost : Cost
+        What the evaluations cost.
+    accept_rate : float
+        1 if the position moved: proposals are made until one is accepted.
     """
 
     accepted: bool
     n_evals: int
     n_step_out: int
     z: float
+    cost: Cost = FREE
+    accept_rate: float = 1.0
 
 
-def line(position: FloatVector, direction: FloatVector, z: float, out: FloatVector) -> None:
-    """Find the point at ``z`` on the straight line through ``position`` along ``direction``."""
-    np.multiply(direction, z, out=out)
-    out += position
+def line(position: FloatVector, direction: FloatVector, z: float) -> FloatVector:
+    """Return the point at ``z`` on the straight line through ``position`` along ``direction``."""
+    return position + direction * z
 
 
 def random_direction(rng: np.random.Generator, cholesky: FloatVector) -> FloatVector:
     """Draw a direction uniformly from the unit sphere, stretched by ``cholesky``."""
     noise = draw_normal(rng, len(cholesky))
-    return stretched(cholesky, noise, 1.0 / length(noise))
+    return product(cholesky, noise) * (1.0 / length(noise))
 
 
 def shrink(
@@ -98,25 +103,22 @@ def shrink(
     info : SliceInfo
     """
     z = proposal
-    position = np.empty(state.position.size)
+    cost = FREE
     for attempt in range(1, MAX_SHRINKS + 1):
-        path(state.position, direction, z, position)
+        position = path(state.position, direction, z)
         value, memo = log_density(position, state.memo)
+        cost = plus(cost, cost_of(memo))
         if value > log_height:
-            # One element that differs is enough; all are compared only if the last one does not.
-            moved = (
-                attempt == 1
-                or position[-1] != state.position[-1]
-                or not np.array_equal(position, state.position)
+            moved = attempt == 1 or not np.array_equal(position, state.position)
+            return State(position, value, memo), SliceInfo(
+                moved, attempt, 0, z, cost, float(moved)
             )
-            return State(position, value, memo), SliceInfo(moved, attempt, 0, z)
         if z < 0.0:
             lower = z
         else:
             upper = z
         z = lower + (upper - lower) * rng.random()
-        position = another(position)
-    return state, SliceInfo(False, MAX_SHRINKS, 0, 0.0)
+    return state, SliceInfo(False, MAX_SHRINKS, 0, 0.0, cost, 0.0)
 
 
 def linear_slice(
@@ -154,23 +156,21 @@ def linear_slice(
     lower = -width * rng.random()
     upper = lower + width
     n_step_out = 0
+    cost = FREE
     if max_step_out > 0:
         steps_below = math.floor(max_step_out * rng.random())
         steps_above = max_step_out - 1 - steps_below
-        end = np.empty(state.position.size)
         while steps_below > 0:
-            line(state.position, direction, lower, end)
-            value, _ = log_density(end, state.memo)
-            end = another(end)
+            value, memo = log_density(line(state.position, direction, lower), state.memo)
+            cost = plus(cost, cost_of(memo))
             n_step_out += 1
             if not value > log_height:
                 break
             lower -= width
             steps_below -= 1
         while steps_above > 0:
-            line(state.position, direction, upper, end)
-            value, _ = log_density(end, state.memo)
-            end = another(end)
+            value, memo = log_density(line(state.position, direction, upper), state.memo)
+            cost = plus(cost, cost_of(memo))
             n_step_out += 1
             if not value > log_height:
                 break
@@ -180,38 +180,11 @@ def linear_slice(
     state, info = shrink(
         rng, state, log_density, line, direction, log_height, proposal, lower, upper
     )
-    return state, SliceInfo(info.accepted, info.n_evals + n_step_out, n_step_out, info.z)
-
-
-def coordinate_slice(
-    rng: np.random.Generator,
-    state: State,
-    log_density: LogDensity,
-    widths: FloatVector,
-    max_step_out: int = 0,
-) -> tuple[State, list[SliceInfo]]:
-    """Update the coordinates of the position one after the other by slice sampling.
-
-    Parameters
-    ----------
-    rng : Generator
-    state : State
-    log_density : callable
-    widths : ndarray
-        Width of the initial bracket for each coordinate.
-    max_step_out : int
-        As for :func:`linear_slice`.
-
-    Returns
-    -------
-    state : State
-    infos : list of SliceInfo
-        One for each coordinate.
-    """
-    infos = []
-    for coordinate, width in enumerate(widths):
-        direction = np.zeros(state.position.size)
-        direction[coordinate] = 1.0
-        state, info = linear_slice(rng, state, log_density, direction, width, max_step_out)
-        infos.append(info)
-    return state, infos
+    return state, SliceInfo(
+        info.accepted,
+        info.n_evals + n_step_out,
+        n_step_out,
+        info.z,
+        plus(cost, info.cost),
+        info.accept_rate,
+    )

@@ -26,7 +26,7 @@ from pymc_apm.kernels.elliptical import ellipse
 from pymc_apm.kernels.normal import normal_cdf, normal_quantile
 from pymc_apm.kernels.reflective import reflected_line
 from pymc_apm.kernels.slice import SliceInfo, shrink
-from pymc_apm.kernels.state import FloatVector, LogDensity, State
+from pymc_apm.types import FloatVector, LogDensity, State
 
 HEADER = 4
 """Elements of the vector ahead of the prefix."""
@@ -62,20 +62,16 @@ def _joined(
     return stream
 
 
-def stream_ellipse(
-    stream: FloatVector, direction: FloatVector, angle: float, out: FloatVector
-) -> None:
+def stream_ellipse(stream: FloatVector, direction: FloatVector, angle: float) -> FloatVector:
     """Move a stream at rest along an ellipse; the direction's first element is a seed."""
-    out[:HEADER] = stream[0], direction[0], angle, ALONG_ELLIPSE
-    ellipse(stream[HEADER:], direction[1:], angle, out[HEADER:])
+    prefix = ellipse(stream[HEADER:], direction[1:], angle)
+    return _joined(stream[0], direction[0], angle, ALONG_ELLIPSE, prefix)
 
 
-def stream_reflected_line(
-    stream: FloatVector, direction: FloatVector, z: float, out: FloatVector
-) -> None:
+def stream_reflected_line(stream: FloatVector, direction: FloatVector, z: float) -> FloatVector:
     """Move a stream at rest along a reflected line; the direction's first element is a seed."""
-    out[:HEADER] = stream[0], direction[0], z, ALONG_REFLECTED_LINE
-    reflected_line(stream[HEADER:], direction[1:], z, out[HEADER:])
+    prefix = reflected_line(stream[HEADER:], direction[1:], z)
+    return _joined(stream[0], direction[0], z, ALONG_REFLECTED_LINE, prefix)
 
 
 def _direction(rng: np.random.Generator, stream: FloatVector) -> FloatVector:
@@ -113,9 +109,7 @@ def correlated_normal_stream(
     rng: np.random.Generator, stream: FloatVector, correlation: float
 ) -> FloatVector:
     """Propose a correlated move of a settled stream of normal numbers."""
-    moved = np.empty_like(stream)
-    stream_ellipse(stream, _direction(rng, stream), math.acos(correlation), moved)
-    return moved
+    return stream_ellipse(stream, _direction(rng, stream), math.acos(correlation))
 
 
 def correlated_uniform_stream(
@@ -129,9 +123,7 @@ def correlated_uniform_stream(
 
 
 def _along_copula(u: FloatVector, direction: FloatVector, angle: float) -> FloatVector:
-    normal = normal_quantile(u)
-    ellipse(normal, direction, angle, normal)
-    return normal_cdf(normal)
+    return normal_cdf(ellipse(normal_quantile(u), direction, angle))
 
 
 class Scratch(NamedTuple):
@@ -225,10 +217,9 @@ class Reader:
         if move != AT_REST:
             direction = self._generators.direction.standard_normal(n)
             if move == ALONG_ELLIPSE:
-                ellipse(numbers, direction, z, numbers)
+                numbers = ellipse(numbers, direction, z)
             elif move == ALONG_REFLECTED_LINE:
-                reflected_line(numbers, direction, z, direction)
-                numbers = direction
+                numbers = reflected_line(numbers, direction, z)
             else:
                 numbers = _along_copula(numbers, direction, z)
         self._numbers = np.concatenate((self._numbers, numbers))

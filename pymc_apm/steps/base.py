@@ -1,33 +1,41 @@
-"""What all steps share: PyMC's step protocol around a target and its randomness."""
+"""What all steps share: PyMC's step protocol around one chain."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 from pymc.step_methods.compound import BlockedStep, StepMethodState
-from pymc.step_methods.state import dataclass_state
+from pymc.step_methods.state import WithSamplingState, dataclass_state
 from pymc.util import get_random_generator
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_apm._compat import StartsChains, get_shared, set_shared
-from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError, see, unclaimed
-from pymc_apm.kernels import LogDensity, State
-from pymc_apm.kernels.state import FloatVector
-from pymc_apm.options import one_of
+from pymc_apm._compat import StartsChains, uses_numba
+from pymc_apm.adaptive.transition import (
+    Settle,
+    Transition,
+    UpdateU,
+    one_after_the_other,
+    settling,
+    updating_u,
+)
+from pymc_apm.density.target import Target
+from pymc_apm.errors import ModelError, UnclaimedRandomnessError, see, unclaimed
+from pymc_apm.kinds import U_UPDATES
+from pymc_apm.options import one_of, positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.randomness import randomness_in
+from pymc_apm.steps.chain import Chain, Recipe
 from pymc_apm.steps.choose import choose_randomness
+from pymc_apm.steps.compiling import Choice, Compiling
 from pymc_apm.steps.progress import ShowsProgress
-from pymc_apm.target import REST, THETA, Evaluation, Target
+from pymc_apm.steps.statistics import COSTS, Statistic, dtypes_and_shapes
+from pymc_apm.types import Evaluation, Point
 
-Point: TypeAlias = dict[str, NDArray[Any]]
-UUpdate: TypeAlias = Literal["slice", "independence"]
-
-START_ATTEMPTS = 100
-"""How many draws of u are tried at the start of a chain while the estimate is zero."""
+Densities: TypeAlias = Callable[..., Any]
+"""``density(*names)`` is the log density of a target along some of its inputs."""
 
 
 @dataclass_state
@@ -37,39 +45,35 @@ class APMState(StepMethodState):
     tune: bool
     u: dict[str, NDArray[np.float64]]
     is_started: bool
-
-
-class _UBlock(NamedTuple):
-    """A piece of randomness that a step updates, and how."""
-
-    variable: SharedVariable
-    density: LogDensity
-    update: Callable[[np.random.Generator, State, LogDensity], tuple[State, Any]]
+    learnt: Any
+    logs: tuple[float, ...]
 
 
 class APMStep(StartsChains, ShowsProgress, BlockedStep):
     """A step that moves parameters, randomness or both, with the estimate as state of the chain.
 
-    Subclasses say what a transition is, in :meth:`transition`; this class does everything that
-    PyMC wants of a step.
+    A subclass is its options and a transition: it says in :meth:`build` how a transition is made
+    from log densities, in :meth:`start` and :meth:`freeze` what is known before and after tuning,
+    and in ``statistics`` what to record.
     """
 
     _state_class: type[APMState] = APMState
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int]]]] = {
-        "n_evals": (np.int64, []),
-        "n_theta_evals": (np.int64, []),
-        "n_nan": (np.int64, []),
-        "n_random": (np.int64, []),
-        "n_cubic": (np.int64, []),
-        "log_estimate": (np.float64, []),
-    }
+    statistics: ClassVar[Mapping[str, Statistic]]
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int]]]]
+    options: Any = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "statistics" in cls.__dict__:
+            cls.statistics = COSTS | dict(cls.statistics)
+            cls.stats_dtypes_shapes = dtypes_and_shapes(cls.statistics)
 
     def __init__(
         self,
         variables: Sequence[Any],
-        u: Any,
-        u_update: UUpdate | None,
         *,
+        u: Any,
+        u_update: str | None,
         kind: str | None = None,
         model: pm.Model | None,
         rng: Any,
@@ -83,10 +87,9 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
                 f"{name} updates its variables together with the randomness of the estimators, and "
                 "cannot be split by variable: leave out blocked=False."
             )
-        one_of(f"u_update of {name}", u_update, "slice", "independence", None)
+        one_of(f"u_update of {name}", u_update, *U_UPDATES, None)
         model = pm.modelcontext(model)
         self.vars = list(variables)
-        self.rng = get_random_generator(rng)
         self.compile_kwargs = compile_kwargs
         self.target = Target(
             model,
@@ -101,66 +104,170 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
                 "and add the log-estimate with apm.Potential, or sample with the steps of PyMC. "
                 + see("getting_started")
             )
-        chosen = choose_randomness(self.target.randomness, u, kind, name) if u_update else []
-        self._theta_density: LogDensity = self.target.along(THETA)
-        self._u_blocks = [
-            _UBlock(
-                variable,
-                self.target.along(variable.name),
-                variable.tag.apm_randomness.slice_update
-                if u_update == "slice"
-                else variable.tag.apm_randomness.independence_update,
+        if self.vars and not self.target.layout.size:
+            raise ModelError(
+                f"The parameters that {name} is to update have no elements: "
+                f"{', '.join(v.name for v in self.vars)}. Use apm.APMEllipticalU() or its kin to "
+                "update the randomness alone."
             )
-            for variable in chosen
-        ]
         self.u_update = u_update
-        self._streams = [v.name for v in chosen if v.tag.apm_randomness.is_lazy]
-        self._evaluation: Evaluation | None = None
-        # The last u of the chain, as a vector and as the array that the shared variable holds.
-        self._written_u: dict[str, FloatVector] = {}
-        self._seen_u: dict[str, NDArray[np.float64]] = {}
-        self.tune = True
-        self.is_started = False
-        self.claim_u()
+        self.moved: list[SharedVariable] = (
+            choose_randomness(self.target.randomness, u, kind, name) if u_update else []
+        )
+        self._rng = get_random_generator(rng)
 
-    # The chain's state
+    def make_chain(self, compile: Choice = False, thin: int = 1) -> None:
+        """Make the chain, when all options are known; compile it if the user says so."""
+        name = type(self).__name__
+        one_of(f"compile of {name}", compile, "auto", True, False)
+        self.thin = positive_integer(f"thin of {name}", thin)
+        recipe = Recipe(
+            self.build, self.options, self.start, self.freeze, self.statistics, self.thin
+        )
+        compiling = Compiling(compile, name, self.obstacle_to_compilation(compile == "auto"))
+        self.chain = Chain(self.target, self.moved, recipe, compiling)
+        self.chain.rng = self._rng
+        if compiling.is_wanted:
+            compiling.compiled(self.chain)
+        elif compile is False:
+            self.target.compile()
+
+    # What a subclass says
+
+    @abstractmethod
+    def build(self, density: Densities) -> Transition:
+        """Make a transition; ``density(*names)`` is the log density along some inputs."""
+
+    def start(self) -> Any:
+        """Return what is known before anything was learnt."""
+        return None
+
+    def freeze(self, learnt: Any) -> Any:
+        """Return what to use after tuning."""
+        return learnt
+
+    def build_u(self, density: Densities) -> UpdateU:
+        """Make the update of all randomness that this step moves, one u after the other."""
+        updates = []
+        for variable in self.moved:
+            kernel = variable.tag.apm_randomness.kind.updates[self.u_update]
+            place = self.target.places[variable.name]
+            update = updating_u(kernel, density(variable.name), place)
+            if variable.tag.apm_randomness.kind.is_lazy:
+                update = settling(self.settle(variable.name), update)
+            updates.append(update)
+        return one_after_the_other(updates)
+
+    def settle(self, *names: str) -> Settle:
+        """Return a function that keeps of some streams just what the estimate used."""
+
+        def settle(rng: np.random.Generator, evaluation: Evaluation) -> Evaluation:
+            for name in names:
+                evaluation = self.target.settle(evaluation, name, rng)
+            return evaluation
+
+        return settle
+
+    def obstacle_to_compilation(self, is_optional: bool) -> str | None:
+        """Say what is in the way of compiled code, as far as that can be seen from here."""
+        if any(u.tag.apm_randomness.kind.needs_black_box for u in self.target.randomness):
+            return "Streams and seeds are for black boxes, which are Python."
+        in_python = self.target.ops_in_python
+        if in_python:
+            return f"Part of the model is Python: {', '.join(map(str, in_python))}."
+        if not uses_numba(self.compile_kwargs):
+            return "compile_kwargs asks for another mode than that of Numba."
+        if is_optional and self.u_update is None:
+            return "Another step moves u between any two draws."
+        return None
+
+    # The chain's state, as PyMC wants to have it
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of the chain."""
+        return self.chain.rng if hasattr(self, "chain") else self._rng
+
+    @rng.setter
+    def rng(self, rng: np.random.Generator) -> None:
+        if hasattr(self, "chain"):
+            self.chain.rng = rng
+        self._rng = rng
+
+    @property
+    def tune(self) -> bool:
+        """Whether the chain is tuning."""
+        return self.chain.tune
+
+    @tune.setter
+    def tune(self, tune: bool) -> None:
+        self.chain.tune = tune
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the chain has a valid starting point."""
+        return self.chain.is_started
+
+    @is_started.setter
+    def is_started(self, is_started: bool) -> None:
+        self.chain.is_started = is_started
+
+    @property
+    def learnt(self) -> Any:
+        """What was learnt while tuning."""
+        return self.chain.learnt
+
+    @learnt.setter
+    def learnt(self, learnt: Any) -> None:
+        self.chain.learnt = learnt
 
     @property
     def u(self) -> dict[str, NDArray[np.float64]]:
         """The current value of the randomness that this step updates."""
-        return {
-            block.variable.name: block.variable.get_value(borrow=True) for block in self._u_blocks
-        }
+        return {variable.name: variable.get_value(borrow=True) for variable in self.moved}
 
     @u.setter
     def u(self, values: dict[str, NDArray[np.float64]]) -> None:
-        for block in self._u_blocks:
-            block.variable.set_value(values[block.variable.name], borrow=True)
+        for variable in self.moved:
+            variable.set_value(values[variable.name])
+
+    @property
+    def logs(self) -> tuple[float, ...]:
+        """The log density at the last draw and its parts, as they were computed there."""
+        evaluation = self.chain.evaluation
+        return () if evaluation is None else tuple(float(log) for log in evaluation[1:5])
+
+    @logs.setter
+    def logs(self, logs: tuple[float, ...]) -> None:
+        self.chain.expect(logs)
 
     @property
     def evaluation(self) -> Evaluation | None:
         """The evaluation of the target at the last draw, if there is one."""
-        return self._evaluation
+        return self.chain.evaluation
 
     @property
     def log_density(self) -> float:
         """The log density at the last draw, as it was computed when the chain came there."""
-        if self._evaluation is None:
+        if self.chain.evaluation is None:
             raise ValueError("The chain has no draw yet.")
-        return self._evaluation.log_density
+        return self.chain.evaluation.log_density
 
-    def claim_u(self) -> None:
-        """Declare that the randomness that this step updates is taken care of."""
-        for block in self._u_blocks:
-            block.variable.tag.apm_randomness.claim(self)
+    @property
+    def is_compiled(self) -> bool:
+        """Whether draws are made by compiled code."""
+        return self.chain.is_compiled
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what belongs to this process and to the chain it runs."""
-        return self.__dict__ | {
-            "_evaluation": None,
-            "_written_u": {},
-            "_seen_u": {},
-        }
+    @property
+    def sampling_state(self) -> Any:
+        """The state of the chain after the last draw."""
+        self.chain.go_back()
+        return super().sampling_state
+
+    @sampling_state.setter
+    def sampling_state(self, state: Any) -> None:
+        self.chain.forget()
+        WithSamplingState.sampling_state.fset(self, state)
 
     def __copy__(self) -> "APMStep":
         """Refuse to be copied, as population samplers do to run their chains in turns.
@@ -172,30 +279,24 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
             "its chains in turns. Use pm.DEMetropolisZ, which needs one chain alone."
         )
 
+    # What PyMC calls
+
     def start_chain(self) -> None:
         """Forget the last chain and draw u afresh from q(u)."""
-        self.claim_u()
-        self._evaluation = None
-        self.is_started = False
-        self.tune = True
-        self.reset_tuning()
-        self._draw_u()
-
-    def _draw_u(self) -> None:
-        for variable, *_ in self._u_blocks:
-            _set_value(variable, variable.tag.apm_randomness.draw(self.rng))
+        self.chain.restart()
+        self.chain.n_tune, self.chain.n_draws = self.n_tune, self.n_draws
+        self.chain.draw_u(self.moved)
 
     def reset_tuning(self) -> None:
         """Forget what was learnt while tuning."""
+        self.learnt = self.start()
 
-    # One draw
-
-    @abstractmethod
-    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
-        """Make one transition of the chain; return also the statistics of the subclass."""
+    def stop_tuning(self) -> None:
+        """Freeze what was learnt."""
+        self.chain.stop_tuning()
 
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
-        """Make one transition of the chain.
+        """Make one draw.
 
         Parameters
         ----------
@@ -207,201 +308,16 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         point : dict
         stats : list of dict
         """
-        target = self.target
-        target.reset_counts()
-        evaluation, stats = self.transition(self._evaluate(point))
-        self._remember(evaluation)
-        stats["n_evals"] = target.n_evals
-        stats["n_theta_evals"] = target.n_theta_evals
-        stats["n_nan"] = target.n_nan
-        stats["n_random"] = target.n_random(evaluation)
-        stats["n_cubic"] = target.n_cubic
-        stats["log_estimate"] = evaluation.log_estimate
-        point = point.copy()
-        point.update(target.layout.unravel(target.value(evaluation, THETA)))
+        if not self.chain.is_started:
+            self._check_claims()
+        point, stats = self.chain.advance(point)
         return point, [stats]
-
-    def update_u(self, evaluation: Evaluation) -> tuple[Evaluation, list[Any]]:
-        """Update each piece of randomness in turn; return what the kernels say of it."""
-        infos = []
-        evaluation = self.settle(evaluation)
-        for variable, density, update in self._u_blocks:
-            u = self.target.value(evaluation, variable.name)
-            state, info = update(self.rng, State(u, evaluation.log_density, evaluation), density)
-            evaluation = state.memo
-            infos.append(info)
-        return evaluation, infos
-
-    def settle(self, evaluation: Evaluation) -> Evaluation:
-        """Keep of each stream just what the estimate used, before it moves."""
-        for name in self._streams:
-            evaluation = self.target.settle(evaluation, name, self.rng)
-        return evaluation
-
-    def theta_state(self, evaluation: Evaluation) -> State:
-        """Return the parameters as a state for a kernel."""
-        theta = self.target.value(evaluation, THETA)
-        return State(theta, evaluation.log_density, evaluation)
-
-    def _evaluate(self, point: Point) -> Evaluation:
-        """Return the evaluation at a point and the current u: as a rule the last one.
-
-        What has changed is found by value: with several cores the arrays of a point are views of
-        memory that PyMC overwrites.
-        """
-        target = self.target
-        theta = target.layout.ravel(point)
-        rest = target.rest.ravel(point)
-        evaluation = self._evaluation
-        if evaluation is None:
-            return self._start(theta, rest)
-        changed: dict[str, FloatVector] = {}
-        if theta.tobytes() != target.value(evaluation, THETA).tobytes():
-            changed[THETA] = theta
-        if rest.size and rest.tobytes() != target.value(evaluation, REST).tobytes():
-            changed[REST] = rest
-        for variable in target.randomness:
-            value = get_shared(variable)
-            if value is not self._seen_u.get(variable.name):
-                u = value.reshape(-1)
-                if not np.array_equal(u, target.value(evaluation, variable.name)):
-                    changed[variable.name] = u
-        if changed:
-            position = tuple(changed.values())
-            density = target.along(*changed)
-            _, evaluation = density(position if len(changed) > 1 else position[0], evaluation)
-            if not evaluation.log_density > -np.inf:
-                raise EstimatorError(
-                    "The estimate is zero at the point at which another step, or a callback, left "
-                    f"the chain: {target.describe([theta, rest])}."
-                )
-        return evaluation
-
-    def _remember(self, evaluation: Evaluation) -> None:
-        """Keep the evaluation, and let everybody else see the new u."""
-        self._evaluation = evaluation
-        for variable, *_ in self._u_blocks:
-            u = self.target.value(evaluation, variable.name)
-            if u is not self._written_u.get(variable.name):
-                self._seen_u[variable.name] = _set_value(variable, u)
-                self._written_u[variable.name] = u
-
-    # The start of a chain
-
-    def _start(self, theta: FloatVector, rest: FloatVector) -> Evaluation:
-        """Evaluate from scratch; where a chain starts, with checks."""
-        target = self.target
-        if not self.is_started:
-            evaluation = self.check_start(theta, rest)
-        else:
-            evaluation = target.start(self.values_of_blocks(theta, rest))
-        target.reset_counts()
-        return evaluation
-
-    def check_start(self, theta: FloatVector, rest: FloatVector) -> Evaluation:
-        """Check all that can be checked where a chain starts; draw u again where that helps."""
-        target = self.target
-        self._check_claims()
-        evaluation = self.evaluate(self.values_of_blocks(theta, rest))
-        if not evaluation.values:
-            raise EstimatorError(
-                "The prior is zero at the starting point: "
-                f"{target.describe([theta, rest])}. Give other initvals to pm.sample."
-            )
-        for _ in range(START_ATTEMPTS - 1):
-            if evaluation.log_estimate > -np.inf:
-                break
-            self._draw_u()
-            evaluation = self.evaluate(self.values_of_blocks(theta, rest))
-        self._check_start(evaluation)
-        self._check_clamped(evaluation, self.evaluate(self.values_of_blocks(theta, rest)))
-        self.is_started = True
-        return evaluation
-
-    def evaluate(self, values: dict[str, FloatVector]) -> Evaluation:
-        """Evaluate the target from scratch."""
-        return self.target.start(values)
-
-    def values_of_blocks(self, theta: FloatVector, rest: FloatVector) -> dict[str, FloatVector]:
-        """Return the value of each block of the target, with u as it is now."""
-        randomness = self.target.randomness
-        return {
-            THETA: theta,
-            REST: rest,
-            **{u.name: u.get_value(borrow=True).reshape(-1) for u in randomness},
-        }
 
     def _check_claims(self) -> None:
         names = [
             u.name
             for u in self.target.randomness
-            if not u.tag.apm_randomness.is_claimed.get_value()
+            if u not in self.moved and not u.tag.apm_randomness.is_claimed.get_value()
         ]
         if names:
             raise UnclaimedRandomnessError(unclaimed(names))
-
-    def _check_start(self, evaluation: Evaluation) -> None:
-        if evaluation.log_density > -np.inf:
-            return
-        where = self.target.describe(evaluation.values)
-        if evaluation.log_estimate > -np.inf:
-            raise EstimatorError(
-                f"The likelihood of the observed variables is zero at the starting point: {where}. "
-                "Give other initvals to pm.sample."
-            )
-        raise EstimatorError(
-            f"The estimate of {', '.join(self.target.estimates)} is zero at the starting point for "
-            f"each of {START_ATTEMPTS} draws of its randomness: {where}. Give other initvals to "
-            "pm.sample, or improve the estimator, for example by more importance samples. "
-            + see("estimators")
-        )
-
-    def _check_clamped(self, first: Evaluation, second: Evaluation) -> None:
-        if not np.isclose(first.log_estimate, second.log_estimate, rtol=1e-8, atol=1e-10):
-            raise EstimatorError(
-                f"The estimate of {', '.join(self.target.estimates)} differs between two "
-                "computations for the same parameters and the same randomness "
-                f"({first.log_estimate} and {second.log_estimate}): {self._suspects()} draws "
-                "random numbers of its own. Let it take all of them from its declared randomness: "
-                "an apm.Stream or an apm.Seed arrives as a generator to draw from. "
-                + see("estimators")
-            )
-
-    def _suspects(self) -> str:
-        names = [str(node.op) for node in self.target.black_boxes]
-        return " or ".join(names) if names else "the estimator"
-
-
-def _set_value(variable: SharedVariable, u: FloatVector) -> NDArray[np.float64]:
-    """Give a vector to the shared variable of a piece of randomness; return it as the array."""
-    value: NDArray[np.float64] = variable.tag.apm_randomness.as_array(u)
-    set_shared(variable, value)
-    return value
-
-
-def share_accepted(infos: Sequence[Any]) -> float:
-    """Return the share of updates that moved what they update; none if there was none."""
-    return sum(info.accepted for info in infos) / len(infos) if infos else 0.0
-
-
-def take_stock(model: pm.Model, steps: Sequence[Any]) -> None:
-    """Check, where ``pm.sample`` starts, that its steps update all randomness of the model.
-
-    Only the steps of this run count: one that is kept for later would otherwise vouch for
-    randomness that it does not update. A parameter of an estimator that has no step yet will get
-    one of ours, which updates all randomness there is.
-    """
-    randomness = randomness_in([*model.potentials, *model.basic_RVs])
-    for variable in randomness:
-        variable.tag.apm_randomness.release()
-    assigned: set[Any] = set()
-    for step in steps:
-        assigned.update(getattr(step, "vars", ()))
-        if hasattr(step, "claim_u"):
-            step.claim_u()
-    names = [u.name for u in randomness if not u.tag.apm_randomness.is_claimed.get_value()]
-    gets_our_step = any(
-        feeds_potential(rv) for rv in model.free_RVs if model.rvs_to_values[rv] not in assigned
-    )
-    if names and not gets_our_step:
-        raise UnclaimedRandomnessError(unclaimed(names))

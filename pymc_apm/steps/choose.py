@@ -46,14 +46,14 @@ def choose_randomness(
     """Find the randomness that a step is to update, among all that the model has."""
 
     def fits(variable: SharedVariable) -> bool:
-        return kind is None or variable.tag.apm_randomness.kind == kind
+        return kind is None or variable.tag.apm_randomness.kind.made_of == kind
 
     if u is None:
         chosen = [variable for variable in randomness if fits(variable)]
         if not chosen:
             raise ModelError(
                 f"{step} updates {kind} randomness, and the model has none: "
-                + ", ".join(f"{v.name} is {v.tag.apm_randomness.kind}" for v in randomness)
+                + ", ".join(f"{v.name} is {v.tag.apm_randomness.kind.made_of}" for v in randomness)
                 + "."
             )
         return chosen
@@ -71,7 +71,7 @@ def choose_randomness(
         if not fits(by_name[name]):
             raise ModelError(
                 f"{step} updates {kind} randomness, but {name} is "
-                f"{by_name[name].tag.apm_randomness.kind}."
+                f"{by_name[name].tag.apm_randomness.kind.made_of}."
             )
         chosen.append(by_name[name])
     return chosen

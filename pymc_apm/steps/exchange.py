@@ -17,7 +17,7 @@ from pymc_apm.black_box import black_boxes_in
 from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value
 from pymc_apm.estimators.unnormalised import DoublyIntractable
 from pymc_apm.kernels import State, metropolis
-from pymc_apm.kernels.state import FloatVector
+from pymc_apm.types import FloatVector
 from pymc_apm.layout import Layout
 from pymc_apm.randomness import randomness_in
 from pymc_apm.steps.base import Point, share_accepted

@@ -2,72 +2,25 @@
 
 from typing import Any, Literal
 
-import numpy as np
 import pymc as pm
 from numpy.typing import ArrayLike
 from pymc.step_methods.compound import Competence
-from pymc.step_methods.state import dataclass_state
 from pymc.vartypes import discrete_types
 
-from pymc_apm.adaptation import Covariance, Pilot, Scale, start_pilot
-from pymc_apm.kernels.state import FloatVector
+from pymc_apm.adaptive.random_walk import learn_walk, update_by_walk
+from pymc_apm.adaptive.transition import Transition, u_then_theta
+from pymc_apm.density.target import THETA
 from pymc_apm.options import positive_integer
 from pymc_apm.potential import feeds_potential
-from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
+from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import all_variables
-from pymc_apm.steps.compilable import CompilableStep
-from pymc_apm.steps.random_walk import TunesRandomWalk
-from pymc_apm.updates.random_walk import (
-    WalkLearnt,
-    learn_by_random_walk,
-    update_by_random_walk,
-)
+from pymc_apm.steps.compiling import Choice
+from pymc_apm.steps.random_walk import WalksRandomly
+from pymc_apm.steps.statistics import ACCEPT_RATE, ACCEPTED, SCALE, U_ACCEPTED
+from pymc_apm.types import Point
 
 
-@dataclass_state
-class RandomWalkState(APMState):
-    """The part of the step that belongs to a chain."""
-
-    pilot: Pilot
-    learnt_covariance: Covariance
-    learnt_scale: Scale
-
-
-class RandomWalk(TunesRandomWalk, CompilableStep):
-    """A step that proposes parameters by a random walk, and learns its scale and covariance."""
-
-    _state_class = RandomWalkState
-    learn_theta = staticmethod(learn_by_random_walk)
-    update_theta = staticmethod(update_by_random_walk)
-    scale_name = "scaling"
-    has_accept_rate = True
-
-    @property
-    def learnt(self) -> WalkLearnt:
-        """What was learnt while tuning."""
-        return WalkLearnt(self.pilot, self.learnt_covariance, self.learnt_scale)
-
-    @learnt.setter
-    def learnt(self, learnt: WalkLearnt) -> None:
-        self.pilot, self.learnt_covariance, self.learnt_scale = learnt
-
-    @property
-    def frozen(self) -> tuple[FloatVector, float]:
-        """The part of it that is used after tuning."""
-        return self.learnt_covariance.cholesky, self.learnt_scale.scaling
-
-    def reset_tuning(self) -> None:
-        """Forget what was learnt while tuning."""
-        super().reset_tuning()
-        self.pilot = start_pilot(self.layout.size)
-
-    def stop_tuning(self) -> None:
-        """Freeze what was learnt."""
-        self.go_back_to_last_draw()
-        super().stop_tuning()
-
-
-class APMMetropolis(RandomWalk):
+class APMMetropolis(WalksRandomly, APMStep):
     """Update u, then the parameters by random-walk Metropolis with u clamped (APM SS+MH, MI+MH).
 
     Because old and new parameters are compared under the same u, acceptance says as much about the
@@ -91,15 +44,15 @@ class APMMetropolis(RandomWalk):
     target_accept : float or (float, float)
         The acceptance rate that the scale is tuned to, or lower and upper bounds for it, with the
         batches of 100 updates that the paper uses (there 0.15 and 0.30).
-    theta_updates : int
-        How many updates of the parameters to make for each update of u.
     directions : {"all", "coordinate"}
         Whether to propose all parameters together, or one after the other.
+    theta_updates : int
+        How many updates of the parameters to make for each update of u.
     u : variable, str or list of these, optional
         The randomness to update; all that the model has if not given.
     compile : {"auto", True, False}
-        Whether to run in compiled code: where that is possible, always (an error says what stands
-        in the way), or never.
+        Whether to run in compiled code: when that pays, always (an error says what stands in the
+        way), or never.
     thin : int
         How many transitions to make for each draw.
     model : Model, optional
@@ -130,25 +83,25 @@ class APMMetropolis(RandomWalk):
     """
 
     name = "apm_metropolis"
-    stats_dtypes_shapes = APMStep.stats_dtypes_shapes | {
-        "accepted": (np.float64, []),
-        "u_accepted": (np.float64, []),
-        "accept_rate": (np.float64, []),
-        "scaling": (np.float64, []),
+    statistics = {  # noqa: RUF012
+        "accepted": ACCEPTED,
+        "u_accepted": U_ACCEPTED,
+        "accept_rate": ACCEPT_RATE,
+        "scaling": SCALE,
     }
 
     def __init__(
         self,
         vars: Any = None,
-        u_update: UUpdate | None = "slice",
+        *,
+        u_update: str | None = "slice",
         scaling: float | None = None,
         covariance: ArrayLike | None = None,
         target_accept: float | tuple[float, float] = 0.234,
-        theta_updates: int = 1,
         directions: Literal["all", "coordinate"] = "all",
-        *,
+        theta_updates: int = 1,
         u: Any = None,
-        compile: Literal["auto"] | bool = "auto",
+        compile: Choice = "auto",
         thin: int = 1,
         model: pm.Model | None = None,
         rng: Any = None,
@@ -158,8 +111,8 @@ class APMMetropolis(RandomWalk):
     ) -> None:
         super().__init__(
             all_variables(vars, model),
-            u,
-            u_update,
+            u=u,
+            u_update=u_update,
             model=model,
             rng=rng,
             initial_point=initial_point,
@@ -169,7 +122,13 @@ class APMMetropolis(RandomWalk):
         theta_updates = positive_integer("theta_updates of APMMetropolis", theta_updates)
         layout = self.target.layout
         self.configure(layout, scaling, covariance, target_accept, directions, theta_updates)
-        self.prepare(compile, thin)
+        self.make_chain(compile, thin)
+
+    def build(self, density: Densities) -> Transition:
+        """Update u, then theta by a random walk."""
+        place = self.target.places[THETA]
+        update_u = self.build_u(density)
+        return u_then_theta(update_u, update_by_walk, learn_walk, density(THETA), place)
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:

@@ -1,24 +1,35 @@
 """Parameters and u proposed together: pseudo-marginal Metropolis-Hastings, plain and correlated."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
 from numpy.typing import ArrayLike
 
-from pymc_apm.adaptation import Scale
+from pymc_apm.adaptive.random_walk import WalkLearnt, learn_walk, update_by_walk
+from pymc_apm.adaptive.transition import (
+    Transition,
+    jointly,
+    proposing_u,
+    settled,
+    u_then_theta,
+    while_tuning,
+)
+from pymc_apm.adaptive.tuning import Scale
+from pymc_apm.density.target import THETA
 from pymc_apm.errors import ModelError, see
-from pymc_apm.kernels.state import FloatVector, State
+from pymc_apm.kinds import Kind
 from pymc_apm.options import number, one_of
-from pymc_apm.steps.base import APMStep, Point
+from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import all_variables
-from pymc_apm.steps.metropolis import RandomWalk
-from pymc_apm.target import THETA, ApproximateDensity, Evaluation
-from pymc_apm.updates.random_walk import learn_by_random_walk, n_proposals, propose_jointly
-from pymc_apm.updates.report import Report
+from pymc_apm.steps.compiling import Choice
+from pymc_apm.steps.random_walk import WalksRandomly
+from pymc_apm.steps.statistics import ACCEPT_RATE, ACCEPTED, SCALE, U_ACCEPTED
+from pymc_apm.types import Evaluation, FloatVector, Point, State
 
 
-class PseudoMarginalMH(RandomWalk):
+class PseudoMarginalMH(WalksRandomly, APMStep):
     r"""Propose parameters and fresh u together (PM MH), or correlated u (correlated PM).
 
     The classic pseudo-marginal method: one estimate per draw, and a chain that sticks where an
@@ -98,24 +109,24 @@ class PseudoMarginalMH(RandomWalk):
     """
 
     name = "pseudo_marginal_mh"
-    stats_dtypes_shapes = APMStep.stats_dtypes_shapes | {
-        "accepted": (np.float64, []),
-        "u_accepted": (np.float64, []),
-        "accept_rate": (np.float64, []),
-        "scaling": (np.float64, []),
+    statistics = {  # noqa: RUF012
+        "accepted": ACCEPTED,
+        "u_accepted": U_ACCEPTED,
+        "accept_rate": ACCEPT_RATE,
+        "scaling": SCALE,
     }
 
     def __init__(
         self,
         vars: Any = None,
+        *,
         correlation: float = 0.0,
         scaling: float | None = None,
         covariance: ArrayLike | None = None,
         target_accept: float | tuple[float, float] = 0.234,
         directions: Literal["all", "coordinate"] = "all",
         tune_on: Literal["estimate", "approximation"] = "estimate",
-        *,
-        compile: Literal["auto"] | bool = "auto",
+        compile: Choice = "auto",
         thin: int = 1,
         model: pm.Model | None = None,
         rng: Any = None,
@@ -132,97 +143,100 @@ class PseudoMarginalMH(RandomWalk):
         one_of("tune_on of PseudoMarginalMH", tune_on, "estimate", "approximation")
         super().__init__(
             all_variables(vars, model),
-            None,
-            "independence",
+            u=None,
+            u_update="independence",
             model=model,
             rng=rng,
             initial_point=initial_point,
             compile_kwargs=compile_kwargs,
             blocked=blocked,
         )
-        if correlation:
-            for variable, *_ in self._u_blocks:
-                if variable.tag.apm_randomness.kind == "seed":
-                    raise ModelError(
-                        f"PseudoMarginalMH cannot propose a correlated {variable.name}, which is a "
-                        "seed: use correlation=0, or an apm.Stream instead of the seed. "
-                        + see("choosing")
-                    )
-        self._tunes_on_approximation = tune_on == "approximation"
-        if self._tunes_on_approximation:
-            if not self.target.has_approximation:
+        for variable in self.moved if correlation else ():
+            if variable.tag.apm_randomness.kind.correlated is None:
                 raise ModelError(
-                    "PseudoMarginalMH cannot tune on an approximation, because not every estimate "
-                    f"of the model ({', '.join(self.target.estimates)}) comes with one: use "
-                    "tune_on='estimate', or give one with apm.Potential(..., approximation=...)."
+                    f"PseudoMarginalMH cannot propose a correlated {variable.name}, which is a "
+                    "seed: use correlation=0, or an apm.Stream instead of the seed. "
+                    + see("choosing")
                 )
-            self._theta_density = ApproximateDensity(self.target, self.target.along(THETA))
+        self.tune_on = tune_on
+        if tune_on == "approximation" and not self.target.has_approximation:
+            raise ModelError(
+                "PseudoMarginalMH cannot tune on an approximation, because not every estimate "
+                f"of the model ({', '.join(self.target.estimates)}) comes with one: use "
+                "tune_on='estimate', or give one with apm.Potential(..., approximation=...)."
+            )
         self.correlation = correlation
         self.optimal_scaling = 2.38 if correlation else 2.56
-        self._joint_names = [THETA, *(block.variable.name for block in self._u_blocks)]
-        self._joint_density = self.target.along(*self._joint_names)
-        self.configure(self.target.layout, scaling, covariance, target_accept, directions)
-        self.prepare(compile, thin)
+        self.configure(
+            self.target.layout,
+            scaling,
+            covariance,
+            target_accept,
+            directions,
+            correlation=correlation,
+        )
+        self.make_chain(compile, thin)
 
-    def proposes_jointly(self, tune: bool) -> bool:
-        """Say whether theta and u are proposed together: always but while learning."""
-        return not (tune and self.options.tunes_scale)
+    def build(self, density: Densities) -> Transition:
+        """Propose theta and u together; while learning a scale, one after the other."""
+        names = [THETA, *(variable.name for variable in self.moved)]
+        places = [self.target.places[name] for name in names]
+        kinds: list[Kind] = [variable.tag.apm_randomness.kind for variable in self.moved]
+        streams = [u.name for u, kind in zip(self.moved, kinds, strict=True) if kind.is_lazy]
+        joint = jointly(
+            proposing_u([_proposal(kind, self.correlation) for kind in kinds]),
+            density(*names),
+            places,
+            self.settle(*streams) if streams else settled,
+        )
+        if not self.options.tunes_scale:
+            return joint
+        if self.tune_on == "approximation":
+            return while_tuning(self._learning_on_approximation(), joint)
+        update_u = self.build_u(density)
+        learning = u_then_theta(update_u, update_by_walk, learn_walk, density(THETA), places[0])
+        return while_tuning(learning, joint)
+
+    def _learning_on_approximation(self) -> Transition:
+        """Update theta alone, as if the approximation were the estimate."""
+        target = self.target
+        density = target.approximately_along(THETA)
+
+        def transition(
+            rng: np.random.Generator, evaluation: Evaluation, options: Any, learnt: Any, tunes: bool
+        ) -> Any:
+            theta = target.value(evaluation, THETA)
+            state = State(theta, target.approximate_log_density(evaluation), evaluation)
+            state, learnt, report = update_by_walk(rng, state, density, options, learnt, tunes)
+            learnt = learn_walk(options, learnt, state.position)
+            return state.memo, learnt, report
+
+        return transition
+
+    def freeze(self, learnt: WalkLearnt) -> WalkLearnt:
+        """Freeze the covariance, and choose the scale of the joint proposals."""
+        learnt = super().freeze(learnt)
+        if self.options.tunes_scale and learnt.covariance.n_windows > 0:
+            learnt = learnt._replace(scale=Scale(self.options.default_scaling, 0, 0.0, 0.0))
+        return learnt
 
     def obstacle_to_compilation(self, is_optional: bool) -> str | None:
         """Say what is in the way of compiled code."""
-        if self._tunes_on_approximation:
+        if self.tune_on == "approximation":
             return "It tunes on approximations, which is done in Python."
         return super().obstacle_to_compilation(is_optional)
 
-    def stop_tuning(self) -> None:
-        """Freeze the covariance, and choose the scale of the joint proposals."""
-        super().stop_tuning()
-        if self.options.tunes_scale and self.learnt_covariance.n_windows > 0:
-            self.learnt_scale = Scale(self.options.default_scaling)
 
-    def update(self, evaluation: Evaluation) -> tuple[Evaluation, Report, list[Any]]:
-        """Propose theta and u together; while learning, one after the other."""
-        if not self.proposes_jointly(self.tune):
-            if self._tunes_on_approximation:
-                return self._learn_on_approximation(evaluation)
-            return super().update(evaluation)
-        infos = []
-        for i in range(n_proposals(self.options, self.layout.size)):
-            evaluation = self.settle(evaluation)
-            position = tuple(self.target.value(evaluation, name) for name in self._joint_names)
-            state, info = propose_jointly(
-                self.rng,
-                State(position, evaluation.log_density, evaluation),
-                self._joint_density,
-                self.options,
-                *self.frozen,
-                self._propose_u,
-                i,
-            )
-            evaluation = state.memo
-            infos.append(info)
-        n_moved = sum(info.accepted for info in infos)
-        accept_rate = sum(info.accept_rate for info in infos)
-        report = Report(len(infos), n_moved, accept_rate, self.learnt_scale.scaling)
-        return evaluation, report, infos
+def _proposal(
+    kind: Kind, correlation: float
+) -> Callable[[np.random.Generator, FloatVector, float], FloatVector]:
+    """Return how a new u is proposed: correlated with the old one, or afresh."""
+    if correlation:
+        assert kind.correlated is not None
+        return kind.correlated
+    draw = kind.draw
 
-    def _propose_u(
-        self, rng: np.random.Generator, values: tuple[FloatVector, ...]
-    ) -> tuple[FloatVector, ...]:
-        kinds = [block.variable.tag.apm_randomness for block in self._u_blocks]
-        if self.correlation:
-            return tuple(
-                kind.correlated(rng, u, self.correlation)
-                for kind, u in zip(kinds, values, strict=True)
-            )
-        return tuple(kind.draw(rng) for kind in kinds)
+    def propose(rng: np.random.Generator, u: FloatVector, correlation: float) -> FloatVector:
+        return draw(rng, u.size)
 
-    def _learn_on_approximation(
-        self, evaluation: Evaluation
-    ) -> tuple[Evaluation, Report, list[Any]]:
-        log_density = self.target.approximate_log_density(evaluation)
-        state = self.theta_state(evaluation)._replace(log_density=log_density)
-        state, self.learnt, report = learn_by_random_walk(
-            self.rng, state, self._theta_density, self.options, self.learnt
-        )
-        return state.memo, report, []
+    return propose

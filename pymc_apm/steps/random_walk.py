@@ -1,17 +1,16 @@
-"""How the steps that propose parameters by a random walk learn its scale and its covariance."""
+"""The options of steps that propose parameters by a random walk, and what they learn."""
 
 import math
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pymc_apm.adaptation import Covariance, Scale, freeze_scale, start_covariance
-from pymc_apm.layout import Layout
+from pymc_apm.adaptive.random_walk import WalkLearnt, WalkOptions, freeze_walk, start_walk
+from pymc_apm.density.layout import Layout
 from pymc_apm.options import acceptance, cholesky_factor, one_of, positive_number
-from pymc_apm.updates.random_walk import WalkOptions
 
 
-class TunesRandomWalk:
+class WalksRandomly:
     """Gives a step the scale and the covariance of its proposals, learnt while tuning."""
 
     optimal_scaling = 2.38
@@ -20,10 +19,7 @@ class TunesRandomWalk:
     first_scaling = 1.0
     """The scale to start tuning with, relative to that."""
 
-    tune: bool
     options: WalkOptions
-    learnt_covariance: Covariance
-    learnt_scale: Scale
 
     def configure(
         self,
@@ -33,8 +29,9 @@ class TunesRandomWalk:
         target_accept: float | tuple[float, float],
         directions: str,
         theta_updates: int = 1,
+        correlation: float = 0.0,
     ) -> None:
-        """Take the user's options, and start with what they leave open."""
+        """Take the user's options."""
         name = type(self).__name__
         one_of(f"directions of {name}", directions, "all", "coordinate")
         self.layout = layout
@@ -53,26 +50,23 @@ class TunesRandomWalk:
             discrete=layout.discrete if is_discrete else None,
             target_accept=acceptance(f"target_accept of {name}", target_accept),
             default_scaling=self.default_scaling(),
+            correlation=correlation,
             tunes_scale=self.scaling is None,
             learns_covariance=learns_covariance,
             has_pilot=learns_covariance and not is_discrete,  # there are no slices of integers
         )
-        self.reset_tuning()
-
-    def reset_tuning(self) -> None:
-        """Forget what was learnt while tuning."""
-        cholesky = np.eye(self.layout.size) if self.fixed_cholesky is None else self.fixed_cholesky
-        self.learnt_covariance = start_covariance(cholesky)
-        scaling = self.first_scaling * self.default_scaling()
-        self.learnt_scale = Scale(scaling if self.scaling is None else self.scaling)
 
     def default_scaling(self) -> float:
         """Return the scale that is best for a Gaussian target."""
         n_together = 1 if self.directions == "coordinate" else self.layout.size
         return self.optimal_scaling / math.sqrt(n_together)
 
-    def stop_tuning(self) -> None:
-        """Freeze what was learnt."""
-        if self.tune and self.scaling is None:
-            self.learnt_scale = freeze_scale(self.learnt_scale, self.options.target_accept)
-        super().stop_tuning()  # type: ignore[misc]  # that of the step this is mixed into
+    def start(self) -> WalkLearnt:
+        """Return the covariance and the scale to start with."""
+        cholesky = np.eye(self.layout.size) if self.fixed_cholesky is None else self.fixed_cholesky
+        scaling = self.first_scaling * self.default_scaling()
+        return start_walk(cholesky, scaling if self.scaling is None else self.scaling)
+
+    def freeze(self, learnt: WalkLearnt) -> WalkLearnt:
+        """Return the covariance and the scale to use after tuning."""
+        return freeze_walk(self.options, learnt)

@@ -6,39 +6,30 @@ import numpy as np
 import pymc as pm
 from numpy.typing import ArrayLike, NDArray
 from pymc.step_methods.compound import Competence
-from pymc.step_methods.state import dataclass_state
 from pymc.vartypes import continuous_types
 
-from pymc_apm.adaptation import (
-    Covariance,
-    Pilot,
-    Widths,
-    freeze_widths,
-    start_covariance,
-    start_pilot,
-    start_widths,
+from pymc_apm.adaptive.slice import (
+    SliceLearnt,
+    SliceOptions,
+    freeze_slice,
+    learn_slice,
+    start_slice,
+    update_by_slice,
 )
+from pymc_apm.adaptive.transition import Transition, u_then_theta
+from pymc_apm.density.target import THETA
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import UNLIMITED
-from pymc_apm.kernels.state import FloatVector
 from pymc_apm.options import numbers, one_of, positive_integer
 from pymc_apm.potential import feeds_potential
-from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
+from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import continuous_or_all
-from pymc_apm.steps.compilable import CompilableStep
-from pymc_apm.updates.slice import SliceLearnt, SliceOptions, learn_by_slice, update_by_slice
+from pymc_apm.steps.compiling import Choice
+from pymc_apm.steps.statistics import ACCEPTED, SCALE, U_ACCEPTED
+from pymc_apm.types import Point
 
 
-@dataclass_state
-class APMSliceState(APMState):
-    """The part of the step that belongs to a chain."""
-
-    pilot: Pilot
-    covariance: Covariance
-    widths: Widths
-
-
-class APMSlice(CompilableStep):
+class APMSlice(APMStep):
     """Update u, then the parameters by slice sampling with u clamped (APM SS+SS or MI+SS).
 
     The parameters always move where the estimate is continuous in them, however noisy the estimate
@@ -66,8 +57,8 @@ class APMSlice(CompilableStep):
     u : variable, str or list of these, optional
         The randomness to update; all that the model has if not given.
     compile : {"auto", True, False}
-        Whether to run in compiled code: where that is possible, always (an error says what stands
-        in the way), or never.
+        Whether to run in compiled code: when that pays, always (an error says what stands in the
+        way), or never.
     thin : int
         How many transitions to make for each draw.
     model : Model, optional
@@ -97,27 +88,19 @@ class APMSlice(CompilableStep):
     """
 
     name = "apm_slice"
-    stats_dtypes_shapes = APMStep.stats_dtypes_shapes | {
-        "accepted": (np.float64, []),
-        "u_accepted": (np.float64, []),
-        "width": (np.float64, []),
-    }
-    _state_class = APMSliceState
-    learn_theta = staticmethod(learn_by_slice)
-    update_theta = staticmethod(update_by_slice)
-    scale_name = "width"
+    statistics = {"accepted": ACCEPTED, "u_accepted": U_ACCEPTED, "width": SCALE}  # noqa: RUF012
 
     def __init__(
         self,
         vars: Any = None,
-        u_update: UUpdate | None = "slice",
+        *,
+        u_update: str | None = "slice",
         width: ArrayLike | None = None,
         step_out: bool | int = False,
         directions: Literal["random", "coordinate", "adaptive"] = "random",
         theta_updates: int = 1,
-        *,
         u: Any = None,
-        compile: Literal["auto"] | bool = "auto",
+        compile: Choice = "auto",
         thin: int = 1,
         model: pm.Model | None = None,
         rng: Any = None,
@@ -128,8 +111,8 @@ class APMSlice(CompilableStep):
         one_of("directions of APMSlice", directions, "random", "coordinate", "adaptive")
         super().__init__(
             continuous_or_all(vars, model, "APMSlice"),
-            u,
-            u_update,
+            u=u,
+            u_update=u_update,
             model=model,
             rng=rng,
             initial_point=initial_point,
@@ -147,48 +130,33 @@ class APMSlice(CompilableStep):
                 if step_out is True
                 else positive_integer("step_out of APMSlice", step_out, minimum=0)
             ),
-            length=0.0 if self.width is None or directions != "adaptive" else self.width[0],
+            length=0.0 if self.width is None or directions != "adaptive" else float(self.width[0]),
             tunes_width=learns_width,
             learns_covariance=directions == "adaptive" or (directions == "random" and learns_width),
             has_pilot=learns_width and directions != "coordinate",
             is_diagonal=directions == "random",
         )
-        self.reset_tuning()
-        self.prepare(compile, thin)
+        self.make_chain(compile, thin)
 
-    @property
-    def learnt(self) -> SliceLearnt:
-        """What was learnt while tuning."""
-        return SliceLearnt(self.pilot, self.covariance, self.widths)
+    def build(self, density: Densities) -> Transition:
+        """Update u, then theta along lines."""
+        place = self.target.places[THETA]
+        update_u = self.build_u(density)
+        return u_then_theta(update_u, update_by_slice, learn_slice, density(THETA), place)
 
-    @learnt.setter
-    def learnt(self, learnt: SliceLearnt) -> None:
-        self.pilot, self.covariance, self.widths = learnt
-
-    @property
-    def frozen(self) -> tuple[FloatVector, FloatVector]:
-        """The part of it that is used after tuning."""
-        return self.covariance.cholesky, self.widths.width
-
-    def reset_tuning(self) -> None:
-        """Forget what was learnt while tuning."""
+    def start(self) -> SliceLearnt:
+        """Return the widths and the shape of directions to start with."""
         dim = self.target.layout.size
-        shape = np.eye(dim)
-        if self.width is not None and self.directions == "random":
-            shape = np.diag(self.width)
-        self.pilot = start_pilot(dim)
-        self.covariance = start_covariance(shape)
+        shape, widths = np.eye(dim), np.ones(1)
         if self.directions == "coordinate":
-            self.widths = start_widths(np.ones(dim) if self.width is None else self.width)
-        else:
-            self.widths = start_widths(np.ones(1))
+            widths = np.ones(dim) if self.width is None else self.width
+        elif self.directions == "random" and self.width is not None:
+            shape = np.diag(self.width)
+        return start_slice(shape, widths)
 
-    def stop_tuning(self) -> None:
-        """Freeze what was learnt."""
-        self.go_back_to_last_draw()
-        if self.tune and self.width is None:
-            self.widths = freeze_widths(self.widths)
-        super().stop_tuning()
+    def freeze(self, learnt: SliceLearnt) -> SliceLearnt:
+        """Return the widths and the shape of directions to use after tuning."""
+        return freeze_slice(self.options, learnt)
 
     @staticmethod
     def competence(var: Any, has_grad: bool) -> Competence:

@@ -1,20 +1,21 @@
 """Steps that update randomness alone, and leave the parameters to any other step of PyMC."""
 
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pymc as pm
 from pymc.model.core import modelcontext
 
-from pymc_apm.steps.base import APMStep, Point, share_accepted
-from pymc_apm.target import Evaluation
+from pymc_apm.adaptive.transition import Transition, u_alone
+from pymc_apm.steps.base import APMStep, Densities
+from pymc_apm.steps.statistics import U_ACCEPT_RATE, U_ACCEPTED
+from pymc_apm.types import Point
 
 
 class _UOnly(APMStep):
     """An update of u with all parameters clamped."""
 
-    stats_dtypes_shapes = APMStep.stats_dtypes_shapes | {"u_accepted": (np.float64, [])}
-    _u_update: Literal["slice", "independence"]
+    statistics = {"u_accepted": U_ACCEPTED}  # noqa: RUF012
+    _u_update: str
     _kind: str | None
 
     def __new__(cls, u: Any = None, **kwargs: Any) -> Any:
@@ -33,8 +34,8 @@ class _UOnly(APMStep):
     ) -> None:
         super().__init__(
             [],
-            u,
-            self._u_update,
+            u=u,
+            u_update=self._u_update,
             kind=self._kind,
             model=model,
             rng=rng,
@@ -42,12 +43,11 @@ class _UOnly(APMStep):
             compile_kwargs=compile_kwargs,
             blocked=blocked,
         )
-        self.target.compile()
+        self.make_chain()
 
-    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
+    def build(self, density: Densities) -> Transition:
         """Update each piece of randomness once."""
-        evaluation, infos = self.update_u(evaluation)
-        return evaluation, {"u_accepted": share_accepted(infos)}
+        return u_alone(self.build_u(density))
 
 
 class APMEllipticalU(_UOnly):
@@ -165,14 +165,6 @@ class APMIndependenceU(_UOnly):
     """
 
     name = "apm_independence_u"
-    stats_dtypes_shapes = _UOnly.stats_dtypes_shapes | {"accept_rate": (np.float64, [])}
+    statistics = {"u_accepted": U_ACCEPTED, "accept_rate": U_ACCEPT_RATE}  # noqa: RUF012
     _u_update = "independence"
     _kind = None
-
-    def transition(self, evaluation: Evaluation) -> tuple[Evaluation, dict[str, Any]]:
-        """Update each piece of randomness once."""
-        evaluation, infos = self.update_u(evaluation)
-        return evaluation, {
-            "u_accepted": share_accepted(infos),
-            "accept_rate": float(np.mean([info.accept_rate for info in infos])),
-        }

@@ -1,9 +1,9 @@
 """Cutting a log density into stages by what each part of it depends on.
 
-The terms of a log density are functions of several *blocks* of inputs: the parameters, and each
-piece of randomness. A stage is the part of the graph that depends on one particular set of blocks.
-What a stage computes and a later one needs is exported from it, so that after a change of one block
-only the stages that depend on that block have to run.
+The terms of a log density are functions of several *inputs*: the parameters, and each
+piece of randomness. A stage is the part of the graph that depends on one particular set of inputs.
+What a stage computes and a later one needs is exported from it, so that after a change of one input
+only the stages that depend on it have to run.
 
 Terms of the prior form stages of their own, ahead of everything else, because an estimator must not
 be called where the prior is zero.
@@ -57,9 +57,9 @@ class Stage(NamedTuple):
     is_prior : bool
         Whether it is needed for the prior.
     depends_on : frozenset of str
-        The blocks that it depends on.
+        The inputs of the density that it depends on.
     inputs : tuple of Variable
-        Blocks, and exports of earlier stages.
+        Inputs of the density, and exports of earlier stages.
     exports : tuple of Variable
         What later stages need.
     sums : dict
@@ -82,20 +82,20 @@ class _Key(NamedTuple):
     """Identifies a stage; sorts after everything it can depend on."""
 
     after_prior: bool
-    n_blocks: int
-    blocks: tuple[str, ...]
+    n_inputs: int
+    names: tuple[str, ...]
 
 
 def cut(
-    terms: Sequence[Term], blocks: Mapping[str, Variable], reports: Sequence[Variable] = ()
+    terms: Sequence[Term], inputs: Mapping[str, Variable], reports: Sequence[Variable] = ()
 ) -> tuple[list[Stage], list[Variable]]:
     """Cut the graph of some terms into stages, in an order in which they can run.
 
     Parameters
     ----------
     terms : sequence of Term
-        Scalar variables whose only inputs are blocks, shared variables and constants.
-    blocks : dict
+        Scalar functions of the inputs, of shared variables and of constants.
+    inputs : dict
         The inputs by which the graph is cut. Shared variables count as fixed: what depends on
         nothing else is computed when a chain starts.
     reports : sequence of Variable
@@ -107,8 +107,8 @@ def cut(
     reports : list of Variable
         The reports as they are named among the exports.
     """
-    graph, terms, reports = _simplify(terms, blocks, reports)
-    depends_on = _dependencies(graph.toposort(), blocks)
+    graph, terms, reports = _simplify(terms, inputs, reports)
+    depends_on = _dependencies(graph.toposort(), inputs)
     prior_nodes = _nodes_above(term.value for term in terms if term.kind == "prior")
 
     def key_of(variable: Variable, after_prior: bool) -> _Key:
@@ -130,14 +130,14 @@ def cut(
     needed: dict[_Key, dict[Variable, None]] = {key: {} for key in keys}
     for report in reports:
         needed[stage_of(report)][report] = None
-    block_variables = set(blocks.values())
+    input_variables = set(inputs.values())
     stages = []
     for key in reversed(keys):
         exports = tuple(needed[key])
         sums = ending.get(key, {})
         if not exports and not sums:
             continue
-        inputs: dict[Variable, None] = {}
+        takes: dict[Variable, None] = {}
         seen: set[Variable] = set()
         stack = [*exports, *sums.values()]
         while stack:
@@ -145,8 +145,8 @@ def cut(
             if variable in seen:
                 continue
             seen.add(variable)
-            if variable in block_variables:
-                inputs[variable] = None
+            if variable in input_variables:
+                takes[variable] = None
             elif variable.owner is None:
                 continue
             elif (
@@ -156,26 +156,26 @@ def cut(
             ):
                 stack.extend(variable.owner.inputs)
             else:
-                inputs[variable] = None
+                takes[variable] = None
                 needed[stage_of(variable)][variable] = None
         stages.append(
-            Stage(not key.after_prior, frozenset(key.blocks), tuple(inputs), exports, sums)
+            Stage(not key.after_prior, frozenset(key.names), tuple(takes), exports, sums)
         )
     return stages[::-1], reports
 
 
 def _simplify(
-    terms: Sequence[Term], blocks: Mapping[str, Variable], reports: Sequence[Variable]
+    terms: Sequence[Term], inputs: Mapping[str, Variable], reports: Sequence[Variable]
 ) -> tuple[FunctionGraph, list[Term], list[Variable]]:
     """Merge what is written twice and put the graph into its stable form before it is cut.
 
     A rewrite like log(exp(a) + exp(b)) must see both sides, which may end up in different stages.
     """
     values = [*(term.value for term in terms), *reports]
-    inputs = dict.fromkeys(
-        [*blocks.values(), *(v for v in graph_inputs(values) if not isinstance(v, Constant))]
+    variables = dict.fromkeys(
+        [*inputs.values(), *(v for v in graph_inputs(values) if not isinstance(v, Constant))]
     )
-    graph = FunctionGraph(list(inputs), values, clone=False)
+    graph = FunctionGraph(list(variables), values, clone=False)
     rewrite_graph(graph, include=("canonicalize", "stabilize"), clone=False)
     simplified = [
         term._replace(value=value) for term, value in zip(terms, graph.outputs, strict=False)
@@ -184,10 +184,10 @@ def _simplify(
 
 
 def _dependencies(
-    nodes: Iterable[Apply], blocks: Mapping[str, Variable]
+    nodes: Iterable[Apply], inputs: Mapping[str, Variable]
 ) -> dict[Variable, frozenset[str]]:
-    """Map each variable to the names of the blocks among its ancestors."""
-    depends_on = {variable: frozenset([name]) for name, variable in blocks.items()}
+    """Map each variable to the names of the inputs among its ancestors."""
+    depends_on = {variable: frozenset([name]) for name, variable in inputs.items()}
     for node in nodes:
         found = frozenset().union(*(depends_on.get(source, ()) for source in node.inputs))
         depends_on.update(dict.fromkeys(node.outputs, found))

@@ -1,0 +1,1 @@
+"""The log density of (theta, u), compiled from a model in stages."""

@@ -1,0 +1,416 @@
+"""The staged, memoised log density of (theta, u), compiled from a model.
+
+The joint target of the paper is ``p(theta) * exp(log_estimate(theta, u)) * q(u)``. Here is its log
+density with respect to q(u), in stages (see :mod:`pymc_apm.density.staging`). A new
+:class:`~pymc_apm.types.Evaluation` is made from an old one by changing some of the inputs, and only
+the stages that depend on these run: an update of u never repeats work that depends on theta alone,
+a rejected proposal costs nothing afterwards, and an accepted one brings its stages along.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import graph_inputs
+
+from pymc_apm._compat import compile_function
+from pymc_apm.black_box import black_boxes_in, nodes_between, used_numbers
+from pymc_apm.density.evaluate import make_density
+from pymc_apm.density.layout import Layout
+from pymc_apm.density.staging import Stage, Term, TermKind, cut
+from pymc_apm.errors import EstimatorError, add_context, describe_value, see
+from pymc_apm.kernels.stream import settled
+from pymc_apm.potential import approximations_in
+from pymc_apm.randomness import randomness_in
+from pymc_apm.types import FREE, Evaluation, FloatVector, LogDensity
+
+THETA = ":theta"
+"""The input that holds the parameters that a step updates."""
+
+REST = ":rest"
+"""The input that holds all other parameters of the model."""
+
+
+class PlacedStage(NamedTuple):
+    """A stage: where its inputs and outputs are among the values of an evaluation."""
+
+    stage: Stage
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class StageFunction:
+    """A stage that is compiled when it is first called: not every step calls it."""
+
+    def __init__(self, stage: Stage, model: pm.Model, compile_kwargs: Mapping[str, Any]) -> None:
+        self._stage = stage
+        self._model = model
+        self._compile_kwargs = compile_kwargs
+        self._function: Callable[..., Sequence[Any]] | None = None
+
+    def compile(self) -> Callable[..., Sequence[Any]]:
+        """Compile it, if that has not been done yet."""
+        if self._function is None:
+            stage = self._stage
+            with self._model:  # the compiler heeds its check_bounds
+                self._function = compile_function(
+                    list(stage.inputs),
+                    stage.results,
+                    calls_python=bool(_ops_in_python(stage)),
+                    **self._compile_kwargs,
+                )
+        return self._function
+
+    def __call__(self, *values: Any) -> Sequence[Any]:
+        """Run the stage."""
+        return (self._function or self.compile())(*values)
+
+
+class Call(NamedTuple):
+    """A stage that can be called."""
+
+    function: StageFunction
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class Plan(NamedTuple):
+    """Which stages to run after a change of some inputs, and what that counts as.
+
+    Attributes
+    ----------
+    places : tuple of int
+        Where the inputs are among the values of an evaluation.
+    prior, others : tuple of int
+        The numbers of the stages that the prior needs, and of all others.
+    computes_estimate, changes_theta : bool
+    """
+
+    places: tuple[int, ...]
+    prior: tuple[int, ...]
+    others: tuple[int, ...]
+    computes_estimate: bool
+    changes_theta: bool
+
+
+class Target:
+    """The log density of a model as a function of its parameters and its randomness.
+
+    The inputs are :data:`THETA`, :data:`REST` and the names of all randomness in the model; the
+    value of each is a flat float64 vector.
+
+    Parameters
+    ----------
+    model : Model
+    variables : list of Variable
+        The value variables that make up :data:`THETA`; may be empty.
+    initial_point : dict
+        A point of the model, for shapes.
+    compile_kwargs : dict, optional
+        What to pass on to the compiler, for example ``mode``.
+
+    Attributes
+    ----------
+    randomness : list of SharedVariable
+        The randomness of the model; the name of each is that of its input.
+    data : list of SharedVariable
+        All other shared variables in the graph of the log density, such as those of ``pm.Data``.
+    black_boxes : list of Apply
+        The black boxes in the graph of the log density.
+    estimates : list of str
+        The names of the terms that depend on randomness.
+    layout, rest : Layout
+        How parameters lie in the inputs :data:`THETA` and :data:`REST`.
+    stages : list of PlacedStage
+        The stages of the log density, in an order in which they can run.
+    places : dict
+        Where the value of each input is among those of an evaluation.
+    sums : dict
+        Where the sums of the terms of each kind are among them.
+    n_fixed : int
+        How many random numbers there are in arrays of fixed shape.
+    has_approximation : bool
+        Whether every estimate comes with a deterministic approximation.
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        variables: Sequence[Variable],
+        initial_point: Mapping[str, NDArray[np.generic]],
+        compile_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.layout = Layout(variables, initial_point)
+        self.rest = Layout([v for v in model.value_vars if v not in variables], initial_point)
+
+        logps = model.logp(sum=False)
+        self.randomness: list[SharedVariable] = randomness_in(logps)
+        sizes: dict[str, int | None] = {THETA: self.layout.size, REST: self.rest.size}
+        sizes |= {u.name: u.tag.apm_randomness.size for u in self.randomness}
+        self.n_fixed = sum(
+            u.tag.apm_randomness.size
+            for u in self.randomness
+            if not u.tag.apm_randomness.kind.needs_black_box
+        )
+        self.inputs = {
+            name: pt.vector(name, shape=(size,), dtype="float64") for name, size in sizes.items()
+        }
+        self.places = {name: place for place, name in enumerate(self.inputs)}
+
+        self._parameters = self._as_functions_of_inputs(model.replace_rvs_by_values(model.free_RVs))
+        self._parameter_names = [rv.name for rv in model.free_RVs]
+        kinds = _term_kinds(model, logps)
+        terms = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+        self.estimates = [
+            term.name for term, kind in zip(terms, kinds, strict=True) if kind == "estimate"
+        ]
+        self.black_boxes = black_boxes_in(logps)
+        used = used_numbers(self.black_boxes)
+        costs = _cubic_operations(logps)
+        approximations = _approximations(model, kinds)
+        self.has_approximation = bool(approximations)
+        values = self._as_functions_of_inputs(
+            [*(logp.sum() for logp in logps), *used.values(), *costs, *approximations]
+        )
+        self.data = [
+            variable for variable in graph_inputs(values) if isinstance(variable, SharedVariable)
+        ]
+        stages, reports = cut(
+            [Term(*term) for term in zip(kinds, values, strict=False)],
+            self.inputs,
+            values[len(logps) :],
+        )
+        place_of = self._give_places(stages)
+        self._calls = [
+            Call(StageFunction(placed.stage, model, compile_kwargs or {}), *placed[1:])
+            for placed in self.stages
+        ]
+        places = [place_of[report] for report in reports]
+        self._used_place = dict(zip(used, places, strict=False))
+        self._cubic_places = frozenset(places[len(used) : len(used) + len(costs)])
+        self._approximation_places = places[len(used) + len(costs) :]
+
+    def _as_functions_of_inputs(self, variables: Sequence[Variable]) -> list[Variable]:
+        replacements: dict[Variable, Variable] = {
+            **self.layout.split(self.inputs[THETA]),
+            **self.rest.split(self.inputs[REST]),
+        }
+        for u in self.randomness:
+            replacements[u] = self.inputs[u.name]
+            if u.tag.apm_randomness.size is not None:
+                replacements[u] = self.inputs[u.name].reshape(u.type.shape)
+            # Only steps evaluate the target, and they see to it that all randomness is claimed.
+            replacements[u.tag.apm_randomness.is_claimed] = pt.constant(np.array(True))
+        return clone_replace(list(variables), replace=replacements, rebuild_strict=False)
+
+    def _give_places(self, stages: Sequence[Stage]) -> dict[Variable, int]:
+        """Give all that the stages compute a place among an evaluation's values."""
+        place_of = {variable: self.places[name] for name, variable in self.inputs.items()}
+        n_values = len(place_of)
+        self.sums: dict[TermKind, list[int]] = {"prior": [], "exact": [], "estimate": []}
+        self.stages: list[PlacedStage] = []
+        for stage in stages:
+            outputs = range(n_values, n_values + len(stage.exports) + len(stage.sums))
+            n_values = outputs.stop
+            place_of.update(zip(stage.exports, outputs, strict=False))
+            for kind, place in zip(stage.sums, outputs[len(stage.exports) :], strict=True):
+                self.sums[kind].append(place)
+            takes = tuple(place_of[variable] for variable in stage.inputs)
+            self.stages.append(PlacedStage(stage, takes, tuple(outputs)))
+        self._n_values = n_values
+        return place_of
+
+    def compile(self) -> None:
+        """Compile all stages now, not when they are first called."""
+        for call in self._calls:
+            call.function.compile()
+
+    def start(self, values: Mapping[str, FloatVector]) -> Evaluation:
+        """Evaluate from scratch, given the value of every input."""
+        nothing = Evaluation((None,) * self._n_values, 0.0, 0.0, 0.0, 0.0, FREE)
+        _, evaluation = self.along(*self.inputs)(tuple(values[n] for n in self.inputs), nothing)
+        return evaluation
+
+    def plan(self, *names: str) -> Plan:
+        """Return what to run after a change of some inputs; a stage without inputs always runs."""
+        everything = set(names) == set(self.inputs)
+        numbers = [
+            number
+            for number, placed in enumerate(self.stages)
+            if everything or placed.stage.depends_on & set(names)
+        ]
+        return Plan(
+            tuple(self.places[name] for name in names),
+            tuple(number for number in numbers if self.stages[number].stage.is_prior),
+            tuple(number for number in numbers if not self.stages[number].stage.is_prior),
+            any("estimate" in self.stages[number].stage.sums for number in numbers),
+            not {THETA, REST}.isdisjoint(names),
+        )
+
+    def along(self, *names: str) -> LogDensity:
+        """Return the log density as a function of some inputs, in the form that kernels take.
+
+        The position is the value of the input, or a tuple of values if there are several.
+        """
+        plan = self.plan(*names)
+        prior_calls = [self._calls[number] for number in plan.prior]
+        other_calls = [self._calls[number] for number in plan.others]
+        cubic = [place for call in other_calls for place in call.outputs]
+        cubic = [place for place in cubic if place in self._cubic_places]
+        sums, places = self.sums, plan.places
+
+        def prior(position: Any, evaluation: Evaluation) -> tuple[float, list[Any]]:
+            values = list(evaluation.values)
+            if len(places) == 1:
+                values[places[0]] = position
+            else:
+                for place, value in zip(places, position, strict=True):
+                    values[place] = value
+            if not prior_calls:
+                return evaluation.log_prior, values
+            self._run(prior_calls, values)
+            return _sum_at(sums["prior"], values), values
+
+        def others(values: list[Any]) -> tuple[float, float, int, tuple[Any, ...]]:
+            self._run(other_calls, values)
+            log_estimate = _sum_at(sums["estimate"], values)
+            if log_estimate == math.inf:
+                raise EstimatorError(
+                    f"The log-estimate is +inf at {self.describe(values)}. An estimate must be a "
+                    "finite number; look for a division by zero or an overflow in the estimator. "
+                    + see("estimators")
+                )
+            n_cubic = sum(int(values[place]) for place in cubic)
+            return _sum_at(sums["exact"], values), log_estimate, n_cubic, tuple(values)
+
+        return make_density(prior, others, plan.computes_estimate, plan.changes_theta)
+
+    def approximately_along(self, *names: str) -> LogDensity:
+        """Return a density with all estimates replaced by their deterministic approximations.
+
+        The evaluations that it hands on are whole: the estimates are part of them.
+        """
+        density = self.along(*names)
+
+        def approximate(position: Any, evaluation: Evaluation) -> tuple[float, Evaluation]:
+            _, new = density(position, evaluation)
+            return self.approximate_log_density(new), new
+
+        return approximate
+
+    def time_stages(self, evaluation: Evaluation, timed: Callable[..., float]) -> dict[str, float]:
+        """Time each stage by itself; return the sums by what the stages depend on."""
+        seconds: dict[str, float] = {}
+        for placed, (function, takes, _) in zip(self.stages, self._calls, strict=True):
+            label = ", ".join(n.strip(":") for n in sorted(placed.stage.depends_on)) or "data"
+            label = f"prior: {label}" if placed.stage.is_prior else label
+            arguments = [evaluation.values[place] for place in takes]
+            spent = timed(lambda call=function, given=arguments: call(*given))
+            seconds[label] = seconds.get(label, 0.0) + spent
+        return seconds
+
+    @property
+    def ops_in_python(self) -> list[Op]:
+        """The ops of the log density that are known to call Python."""
+        return [op for placed in self.stages for op in _ops_in_python(placed.stage)]
+
+    def value(self, evaluation: Evaluation, name: str) -> FloatVector:
+        """Return the value of an input in an evaluation."""
+        return evaluation.values[self.places[name]]
+
+    def settle(self, evaluation: Evaluation, name: str, rng: np.random.Generator) -> Evaluation:
+        """Keep of a stream just what its estimate used; nothing has to be computed for that."""
+        values = list(evaluation.values)
+        values[self.places[name]] = settled(rng, values[self._used_place[name]])
+        return evaluation._replace(values=tuple(values))
+
+    def approximate_log_density(self, evaluation: Evaluation) -> float:
+        """Return the log density with all estimates replaced by their approximations."""
+        if not evaluation.log_prior > -math.inf:
+            return -math.inf
+        log_density = evaluation.log_prior + evaluation.log_exact
+        log_density += _sum_at(self._approximation_places, evaluation.values)
+        return log_density if log_density < math.inf else -math.inf
+
+    def n_random(self, evaluation: Evaluation) -> int:
+        """Return how many random numbers an estimate uses; those of a seed are not counted."""
+        n_random = self.n_fixed
+        for place in self._used_place.values():
+            n_random += evaluation.values[place].size
+        return n_random
+
+    def _run(self, calls: Iterable[Call], values: list[Any]) -> None:
+        """Run some stages, and put what they compute into its places."""
+        try:
+            for function, takes, gives in calls:
+                results = function(*[values[place] for place in takes])
+                for place, result in zip(gives, results, strict=True):
+                    values[place] = result
+        except Exception as error:
+            add_context(error, f"The model was being evaluated at {self.describe(values)}.")
+            raise
+
+    def describe(self, values: Sequence[Any]) -> str:
+        """Put the parameters into words, on the scale on which the user declared them."""
+        given = {self.inputs[name]: values[self.places[name]] for name in (THETA, REST)}
+        parameters = compile_function(list(given), self._parameters)(*given.values())
+        return ", ".join(
+            f"{name} = {describe_value(value)}"
+            for name, value in zip(self._parameter_names, parameters, strict=True)
+        )
+
+
+def _term_kinds(model: pm.Model, logps: Sequence[Variable]) -> list[TermKind]:
+    """Sort the terms of a model, in the order in which ``Model.logp`` returns them.
+
+    Whatever depends on declared randomness is (part of) the estimate. Of the rest, a potential
+    counts as prior: that is how constraints on parameters are written.
+    """
+    kinds: list[TermKind] = ["prior"] * len(model.free_RVs)
+    kinds += ["exact"] * len(model.observed_RVs)
+    kinds += ["prior"] * len(model.potentials)
+    return [
+        "estimate" if randomness_in([logp]) else kind
+        for kind, logp in zip(kinds, logps, strict=True)
+    ]
+
+
+def _cubic_operations(outputs: Iterable[Variable]) -> list[Variable]:
+    """Return the counts of cubic operations of those ops in a graph that count theirs."""
+    return [
+        node.outputs[node.op.n_cubic_output]
+        for node in nodes_between(outputs)
+        if hasattr(node.op, "n_cubic_output")
+    ]
+
+
+def _approximations(model: pm.Model, kinds: Sequence[TermKind]) -> list[Variable]:
+    """Return the approximations of all estimates, or nothing if one of them has none."""
+    found = [*[None] * len(model.basic_RVs), *approximations_in(model)]
+    wanted = [term for term, kind in zip(found, kinds, strict=True) if kind == "estimate"]
+    if not all(term is not None for term in wanted):
+        return []
+    return model.replace_rvs_by_values(wanted)
+
+
+def _ops_in_python(stage: Stage) -> list[Op]:
+    """Return the ops of a stage that are known to call Python."""
+    nodes = nodes_between(stage.results, stage.inputs)
+    return [node.op for node in nodes if getattr(node.op, "calls_python", False)]
+
+
+def _sum_at(places: Iterable[int], values: Sequence[Any]) -> float:
+    """Return the sum of the values at some places."""
+    total = 0.0
+    for place in places:
+        total += float(values[place])
+    return total
