@@ -40,18 +40,15 @@ INLINE_DATA = 64
 
 
 class Graph(NamedTuple):
-    """A graph from all values to some sums and all values.
+    """A graph from new positions, if there are any, and all values to all values.
 
     Attributes
     ----------
     inputs, outputs : list of Variable
-    n_positions : int
-        How many of the inputs, the first, are new values of inputs of the density.
     """
 
     inputs: list[Variable]
     outputs: list[Variable]
-    n_positions: int
 
     def digest(self) -> str | None:
         """Return what tells it from other graphs, or None if that cannot be said."""
@@ -84,79 +81,73 @@ class Densities:
             or (isinstance(variable, Constant) and np.size(variable.data) > INLINE_DATA)
         ]
 
-    def graphs(self, *names: str) -> tuple[Graph, Graph]:
-        """Return the graphs of the prior and of the rest, after a change of some inputs."""
+    def graphs(self, *names: str) -> tuple[Graph | None, Graph]:
+        """Return the graphs of the prior, if it changes, and of the rest."""
         plan = self._target.plan(*names)
-        return self._graph(plan, plan.prior, is_prior=True), self._graph(
-            plan, plan.others, is_prior=False
-        )
+        if not plan.prior:
+            return None, self._graph(plan.places, plan.others)
+        return self._graph(plan.places, plan.prior), self._graph((), plan.others)
 
-    def _graph(self, plan: Plan, stages: Sequence[int], is_prior: bool) -> Graph:
-        """Join some stages, with all values as inputs and as outputs."""
-        placed = [self._target.stages[number] for number in stages]
-        computed = {place for one in placed for place in one.outputs}
-        positions = plan.places if is_prior else ()
-        given: list[Variable] = []
-        outputs: list[Variable] = []
-        for place, variable in enumerate(self._variables):
-            is_new = place in computed or place in positions or isinstance(variable, Constant)
-            given.append(variable.type() if is_new else variable)
-            is_result = place in computed or place in positions
-            outputs.append(variable if is_result else given[-1])
+    def _graph(self, positions: Sequence[int], stages: Sequence[int]) -> Graph:
+        """Join some stages; new positions come first among the inputs, then all values."""
+        computed = [place for number in stages for place in self._target.stages[number].outputs]
+        given = [variable.type() for variable in self._variables]
         data = [variable.type() for variable in self.data]
-        inputs = [*(self._variables[place] for place in positions), *given, *data]
-
-        def total(kind: Any) -> Variable:
-            terms = [outputs[place] for place in self._target.sums[kind]]
-            return sum((term.astype("float64") for term in terms), pt.constant(0.0))
-
-        sums = [total("prior")] if is_prior else [total("exact"), total("estimate")]
-        outputs = clone_replace(
-            [*sums, *outputs, *data],
-            replace=dict(zip(self.data, data, strict=True)),
+        new = {place: self._variables[place].type() for place in positions}
+        replace = {
+            variable: new.get(place, given[place])
+            for place, variable in enumerate(self._variables)
+            if place not in computed and not isinstance(variable, Constant)
+        }
+        results = clone_replace(
+            [self._variables[place] for place in computed],
+            replace=replace | dict(zip(self.data, data, strict=True)),
             rebuild_strict=False,
         )
-        return Graph(inputs, outputs, len(positions))
-
-    def function(self, graph: Graph) -> Any:
-        """Return a graph as a function for Numba."""
-        with self._target.model:  # the compiler heeds its check_bounds
-            rewritten = numba_graph(graph.inputs, graph.outputs, with_vectorised_math)
-        return numba_function(_on_numbers(rewritten))
+        new |= zip(computed, results, strict=True)
+        outputs = [new.get(place, variable) for place, variable in enumerate(given)]
+        return Graph(
+            [*(new[place] for place in positions), *given, *data], [*outputs, *data]
+        )
 
     def density(self, *names: str) -> LogDensity:
         """Return the log density as a function of some inputs, as functions for Numba."""
         plan = self._target.plan(*names)
         prior_graph, others_graph = self.graphs(*names)
-        prior = self._prior(plan, prior_graph)
-        function = self.function(others_graph)
+        take = _as_it_is if len(plan.places) > 1 else _in_tuple
+        sums = self._target.sums
+        others_function = self._function(others_graph)
+        log_exact, log_estimate = summing(sums["exact"]), summing(sums["estimate"])
+
+        def clamped_prior(position: Any, evaluation: Evaluation) -> Any:
+            return evaluation.log_prior, take(position) + evaluation.values
 
         def others(values: Any) -> Any:
-            made = function(*values)
-            if made[1] == math.inf:
+            made = others_function(*values)
+            estimate = log_estimate(made)
+            if estimate == math.inf:
                 raise FloatingPointError("The log-estimate is +inf.")
-            return made[0], made[1], 0, made[2:]
+            return log_exact(made), estimate, 0, made
 
+        prior = clamped_prior
+        if prior_graph is not None:
+            prior = self._prior(take, prior_graph)
         return make_density(prior, others, plan.computes_estimate, plan.changes_theta)
 
-    def _prior(self, plan: Plan, graph: Graph) -> Callable[[Any, Evaluation], Any]:
-        function = self.function(graph)
+    def _prior(self, take: Callable[[Any], Any], graph: Graph) -> Callable[..., Any]:
+        function, log_prior = self._function(graph), summing(self._target.sums["prior"])
 
-        def at_one(position: Any, evaluation: Evaluation) -> Any:
-            made = function(position, *evaluation.values)
-            return made[0], made[1:]
+        def prior(position: Any, evaluation: Evaluation) -> Any:
+            made = function(*(take(position) + evaluation.values))
+            return log_prior(made), made
 
-        def at_several(position: Any, evaluation: Evaluation) -> Any:
-            made = function(*(position + evaluation.values))
-            return made[0], made[1:]
+        return prior
 
-        def clamped(position: Any, evaluation: Evaluation) -> Any:
-            made = function(position, *evaluation.values)
-            return evaluation.log_prior, made[1:]
-
-        if not plan.prior:
-            return clamped
-        return at_one if len(plan.places) == 1 else at_several
+    def _function(self, graph: Graph) -> Any:
+        """Return a graph as a function for Numba."""
+        with self._target.model:  # the compiler heeds its check_bounds
+            rewritten = numba_graph(graph.inputs, graph.outputs, with_vectorised_math)
+        return numba_function(_on_numbers(rewritten))
 
     # Evaluations
 
@@ -181,6 +172,30 @@ class Densities:
             for value, variable in zip(evaluation.values, self._variables, strict=False)
         ]
         return evaluation._replace(values=tuple(values))
+
+
+def summing(places: Sequence[int]) -> Callable[[tuple[Any, ...]], float]:
+    """Return a function that adds up the values at some places."""
+    if not places:
+        return _zero
+    place, others = places[0], summing(places[1:])
+
+    def total(values: tuple[Any, ...]) -> float:
+        return values[place] + others(values)
+
+    return total
+
+
+def _zero(values: tuple[Any, ...]) -> float:
+    return 0.0
+
+
+def _in_tuple(position: Any) -> tuple[Any, ...]:
+    return (position,)
+
+
+def _as_it_is(position: Any) -> Any:
+    return position
 
 
 def _value(item: Any) -> NDArray[Any]:
@@ -233,16 +248,17 @@ def _on_numbers(graph: FunctionGraph) -> FunctionGraph:
         old: new if old.type.ndim else pt.tensor_from_scalar(new)
         for old, new in zip(graph.inputs, inputs, strict=True)
     }
-    outputs = clone_replace(list(graph.outputs), replace=replacements, rebuild_strict=False)
+    results = clone_replace(list(graph.outputs), replace=replacements, rebuild_strict=False)
+    same = dict(zip(graph.inputs, inputs, strict=True))
     outputs = [
-        pt.scalar_from_tensor(output)
-        if output.type.ndim == 0
-        else output
-        if output in inputs
-        else Contiguous()(output)
-        for output in outputs
+        same[old] if old in same else _plain(new)
+        for old, new in zip(graph.outputs, results, strict=True)
     ]
     return FunctionGraph(inputs, outputs, clone=False)
+
+
+def _plain(output: Variable) -> Variable:
+    return pt.scalar_from_tensor(output) if output.type.ndim == 0 else Contiguous()(output)
 
 
 def digest_of_graph(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> str | None:
@@ -287,10 +303,12 @@ def _digest_of_op(op: Any) -> str:
         if digest is None:
             raise _UnknownError
         parts.append(digest)
+    elif isinstance(op, ps.ScalarOp):  # which types it gives is said of the outputs of a node
+        simple = {name: value for name, value in vars(op).items() if isinstance(value, SIMPLE)}
+        parts.append(_digest_of_property(simple))
     elif not hasattr(op, "__props__"):
         raise _UnknownError
     for name in getattr(op, "__props__", None) or ():
-        # Which types it gives is said of the outputs of a node.
         if name != "output_types_preference":
             parts.append(f"{name}={_digest_of_property(getattr(op, name))}")
     return " ".join(parts)

@@ -35,7 +35,10 @@ _inlined = {"forceinline": True}
 
 @overload(types.cost_of, jit_options=_inlined)
 def _cost_of(memo: Any) -> Any:
-    return lambda memo: memo.cost
+    def cost_of(memo: Any) -> Any:
+        return memo.cost
+
+    return cost_of
 
 
 @overload(linear.product, jit_options=_inlined)

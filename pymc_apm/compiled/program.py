@@ -35,6 +35,11 @@ REGISTERED: set[Any] = set(PRIMITIVES)
 """Functions that Numba knows how to compile where another one calls them."""
 
 
+SMALL = 200
+"""Functions of less byte code are copied to where they are called: what they hand to each other
+then stays in registers. Larger ones would be copied often, and take long to compile."""
+
+
 class Batch(NamedTuple):
     """Some draws of a chain.
 
@@ -144,7 +149,8 @@ class Program:
         run = self._run_with(density)
         for function in walk(run).functions:
             if function is not run and function not in REGISTERED:
-                register_jitable(function)
+                is_small = len(function.__code__.co_code) < SMALL
+                register_jitable(forceinline=is_small)(function)
                 REGISTERED.add(function)
         made = numba.njit(run)
         if self.digest is not None:

@@ -44,7 +44,7 @@ class SliceInfo(NamedTuple):
     cost : Cost
         What the evaluations cost.
     accept_rate : float
-        1 if the position moved: proposals are made until one is accepted.
+        1 as a rule: proposals are made until one is accepted.
     """
 
     accepted: bool
@@ -110,9 +110,7 @@ def shrink(
         cost = plus(cost, cost_of(memo))
         if value > log_height:
             moved = attempt == 1 or not np.array_equal(position, state.position)
-            return State(position, value, memo), SliceInfo(
-                moved, attempt, 0, z, cost, float(moved)
-            )
+            return State(position, value, memo), SliceInfo(moved, attempt, 0, z, cost, 1.0)
         if z < 0.0:
             lower = z
         else:
