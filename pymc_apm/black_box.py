@@ -17,10 +17,10 @@ from pytensor.tensor.type import TensorType
 
 from pymc_apm._compat import with_gradient
 from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value, see
-from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.stream import Reader, Scratch, make_scratch
 from pymc_apm.kinds import GeneratorSeed, NormalStream, Randomness
 from pymc_apm.randomness import randomness_of
+from pymc_apm.stream_generator import StreamGenerator
 
 __all__ = ["BlackBox", "black_box"]
 

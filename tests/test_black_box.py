@@ -15,7 +15,7 @@ import pytest
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
-from pymc_apm.generator import StreamGenerator
+from pymc_apm.stream_generator import StreamGenerator
 from tests.steps.models import sample, start_chain
 
 

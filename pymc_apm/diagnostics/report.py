@@ -20,8 +20,8 @@ from pymc_apm.diagnostics.probe import Probe
 from pymc_apm.diagnostics.runs import FloatArray
 from pymc_apm.diagnostics.words import as_html, count, percent, seconds
 from pymc_apm.errors import ModelError
-from pymc_apm.options import positive_integer, positive_number
 from pymc_apm.target import THETA, Evaluation
+from pymc_apm.validation import positive_integer, positive_number
 
 DEFAULT_DRAWS = 10_000
 """With as many, the sd of normal log-estimates has a standard error of 0.7%."""

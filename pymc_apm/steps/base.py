@@ -16,12 +16,12 @@ from pymc_apm._compat import StartsChains, get_shared, set_shared
 from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError, see, unclaimed
 from pymc_apm.kernels import LogDensity, State
 from pymc_apm.kernels.state import FloatVector
-from pymc_apm.options import one_of
 from pymc_apm.potential import feeds_potential
 from pymc_apm.randomness import randomness_in
 from pymc_apm.steps.choose import choose_randomness
 from pymc_apm.steps.progress import ShowsProgress
 from pymc_apm.target import REST, THETA, Evaluation, Target
+from pymc_apm.validation import one_of
 
 Point: TypeAlias = dict[str, NDArray[Any]]
 UUpdate: TypeAlias = Literal["slice", "independence"]

@@ -8,11 +8,11 @@ from pymc.step_methods.state import WithSamplingState
 
 from pymc_apm._compat import uses_numba
 from pymc_apm.kernels.state import FloatVector
-from pymc_apm.options import one_of, positive_integer
 from pymc_apm.steps.base import APMStep, Point
 from pymc_apm.steps.blocks import Blocks, make_blocks
 from pymc_apm.target import Evaluation
 from pymc_apm.updates.report import Report
+from pymc_apm.validation import one_of, positive_integer
 
 
 class CompilableStep(APMStep):

@@ -11,7 +11,6 @@ from pymc.vartypes import discrete_types
 
 from pymc_apm.adaptation import Covariance, Pilot, Scale, start_pilot
 from pymc_apm.kernels.state import FloatVector
-from pymc_apm.options import positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
 from pymc_apm.steps.choose import all_variables
@@ -22,6 +21,7 @@ from pymc_apm.updates.random_walk import (
     learn_by_random_walk,
     update_by_random_walk,
 )
+from pymc_apm.validation import positive_integer
 
 
 @dataclass_state

@@ -9,13 +9,13 @@ from numpy.typing import ArrayLike
 from pymc_apm.adaptation import Scale
 from pymc_apm.errors import ModelError, see
 from pymc_apm.kernels.state import FloatVector, State
-from pymc_apm.options import number, one_of
 from pymc_apm.steps.base import APMStep, Point
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.metropolis import RandomWalk
 from pymc_apm.target import THETA, ApproximateDensity, Evaluation
 from pymc_apm.updates.random_walk import learn_by_random_walk, n_proposals, propose_jointly
 from pymc_apm.updates.report import Report
+from pymc_apm.validation import number, one_of
 
 
 class PseudoMarginalMH(RandomWalk):

@@ -7,8 +7,8 @@ from numpy.typing import ArrayLike
 
 from pymc_apm.adaptation import Covariance, Scale, freeze_scale, start_covariance
 from pymc_apm.layout import Layout
-from pymc_apm.options import acceptance, cholesky_factor, one_of, positive_number
 from pymc_apm.updates.random_walk import WalkOptions
+from pymc_apm.validation import acceptance, cholesky_factor, one_of, positive_number
 
 
 class TunesRandomWalk:

@@ -21,12 +21,12 @@ from pymc_apm.adaptation import (
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import UNLIMITED
 from pymc_apm.kernels.state import FloatVector
-from pymc_apm.options import numbers, one_of, positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMState, APMStep, Point, UUpdate
 from pymc_apm.steps.choose import continuous_or_all
 from pymc_apm.steps.compilable import CompilableStep
 from pymc_apm.updates.slice import SliceLearnt, SliceOptions, learn_by_slice, update_by_slice
+from pymc_apm.validation import numbers, one_of, positive_integer
 
 
 @dataclass_state

@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
-from pymc_apm.generator import StreamGenerator
+from pymc_apm.stream_generator import StreamGenerator
 from tests.stream_models import stream_generator
 
 PROMISED = [
