@@ -118,12 +118,17 @@ class StreamGenerator:
 
     def uniform(self, low: ArrayLike = 0.0, high: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw uniform numbers from [low, high)."""
-        shape, (low, high) = _parameters("uniform", size, low, high)
-        with np.errstate(over="ignore", invalid="ignore"):
-            width = np.subtract(high, low)
-        if not np.all((width > 0.0) & (width < np.inf)):
+        shape, (a, b) = _parameters("uniform", size, low, high)
+        if type(a) is float and type(b) is float:
+            width = b - a
+            is_valid = 0.0 < width < math.inf
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                width = np.subtract(b, a)
+            is_valid = bool(np.all((width > 0.0) & (width < np.inf)))
+        if not is_valid:
             _ask_numpy("uniform", low, high, size)
-        return _returned(low + width * self._uniform(shape), shape)
+        return _returned(a + width * self._uniform(shape), shape)
 
     def standard_normal(self, size: Size = None, dtype: Any = np.float64, out: Any = None) -> Any:
         """Draw standard normal numbers."""
@@ -134,18 +139,18 @@ class StreamGenerator:
 
     def normal(self, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw normal numbers."""
-        shape, (loc, scale) = _parameters("normal", size, loc, scale)
-        if not _all_positive(scale):
+        shape, (centre, sd) = _parameters("normal", size, loc, scale)
+        if not _all_positive(sd):
             _ask_numpy("normal", loc, scale, size)
-        return _returned(loc + scale * self._normal(shape), shape)
+        return _returned(centre + sd * self._normal(shape), shape)
 
     def lognormal(self, mean: ArrayLike = 0.0, sigma: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw log-normal numbers."""
-        shape, (mean, sigma) = _parameters("lognormal", size, mean, sigma)
-        if not _all_positive(sigma):
+        shape, (centre, sd) = _parameters("lognormal", size, mean, sigma)
+        if not _all_positive(sd):
             _ask_numpy("lognormal", mean, sigma, size)
         with np.errstate(over="ignore"):
-            return _returned(np.exp(mean + sigma * self._normal(shape)), shape)
+            return _returned(np.exp(centre + sd * self._normal(shape)), shape)
 
     def standard_exponential(
         self, size: Size = None, dtype: Any = np.float64, method: str = "inv", out: Any = None
@@ -156,10 +161,10 @@ class StreamGenerator:
 
     def exponential(self, scale: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw exponential numbers."""
-        shape, (scale,) = _parameters("exponential", size, scale)
-        if not _all_positive(scale):
+        shape, (mean,) = _parameters("exponential", size, scale)
+        if not _all_positive(mean):
             _ask_numpy("exponential", scale, size)
-        return _returned(-scale * np.log1p(-self._uniform(shape)), shape)
+        return _returned(-mean * np.log1p(-self._uniform(shape)), shape)
 
     def standard_gamma(
         self, shape: ArrayLike, size: Size = None, dtype: Any = np.float64, out: Any = None
@@ -170,31 +175,31 @@ class StreamGenerator:
             if out is not None and size is not None and _shape(size) != out.shape:
                 _ask_numpy("standard_gamma", shape, size, dtype, out)
             size = size if out is None else out.shape
-        drawn, (shape,) = _parameters("standard_gamma", size, shape)
-        if not _all_positive(shape):
+        drawn, (k,) = _parameters("standard_gamma", size, shape)
+        if not _all_positive(k):
             _ask_numpy("standard_gamma", shape, size)
-        return _deliver(_returned(self._gamma(drawn, shape), drawn), dtype, out)
+        return _deliver(_returned(self._gamma(drawn, k), drawn), dtype, out)
 
     def gamma(self, shape: ArrayLike, scale: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw gamma numbers."""
-        drawn, (shape, scale) = _parameters("gamma", size, shape, scale)
-        if not (_all_positive(shape) and _all_positive(scale)):
+        drawn, (k, theta) = _parameters("gamma", size, shape, scale)
+        if not (_all_positive(k) and _all_positive(theta)):
             _ask_numpy("gamma", shape, scale, size)
         with np.errstate(over="ignore", invalid="ignore"):
-            return _returned(scale * self._gamma(drawn, shape), drawn)
+            return _returned(theta * self._gamma(drawn, k), drawn)
 
     def _gamma(self, drawn: tuple[int, ...] | None, shape: Any) -> Any:
         u = self._uniform(drawn)
-        if type(shape) is float and quantiles.SMALLEST < shape < math.inf:
+        if type(shape) is float and quantiles.SMALLEST < shape <= quantiles.LARGE_SHAPE:
             return special.gammaincinv(shape, u)
         return quantiles.gamma(u, shape)
 
     def beta(self, a: ArrayLike, b: ArrayLike, size: Size = None) -> Any:
         """Draw beta numbers."""
-        shape, (a, b) = _parameters("beta", size, a, b)
-        if not (_all_positive(a) and _all_positive(b)):
+        shape, (first, second) = _parameters("beta", size, a, b)
+        if not (_all_positive(first) and _all_positive(second)):
             _ask_numpy("beta", a, b, size)
-        return _returned(special.betaincinv(a, b, self._uniform(shape)), shape)
+        return _returned(special.betaincinv(first, second, self._uniform(shape)), shape)
 
     # Discrete distributions
 
@@ -244,20 +249,20 @@ class StreamGenerator:
 
     def poisson(self, lam: ArrayLike = 1.0, size: Size = None) -> Any:
         """Draw Poisson counts."""
-        shape, (lam,) = _parameters("poisson", size, lam)
-        if not np.all((lam >= 0.0) & (lam < 1e18)):
+        shape, (mean,) = _parameters("poisson", size, lam)
+        if not np.all((mean >= 0.0) & (mean < 1e18)):
             _ask_numpy("poisson", lam, size)
-        counts = np.asarray(quantiles.poisson(self._uniform(shape), lam)).astype(np.int64)
+        counts = np.asarray(quantiles.poisson(self._uniform(shape), mean)).astype(np.int64)
         return int(counts) if shape is None else counts
 
     def binomial(self, n: ArrayLike, p: ArrayLike, size: Size = None) -> Any:
         """Draw binomial counts."""
-        shape, (_, p_drawn) = _parameters("binomial", size, n, p)
+        shape, (_, chance) = _parameters("binomial", size, n, p)
         is_plain = type(n) is int and 0 <= n < 2**63
-        if not (is_plain and np.all((p_drawn >= 0.0) & (p_drawn <= 1.0))):
+        if not (is_plain and np.all((chance >= 0.0) & (chance <= 1.0))):
             _ask_numpy("binomial", n, p, size)
         trials = np.asarray(_integers_of(n).astype(np.int64))
-        count, is_missing = quantiles.binomial(self._uniform(shape), trials, p_drawn)
+        count, is_missing = quantiles.binomial(self._uniform(shape), trials, chance)
         # A float64 may exceed n by rounding, which only the largest n do.
         count = np.minimum(count, np.nextafter(2.0**63, 0.0)).astype(np.int64)
         count = np.minimum(count, trials)
@@ -283,14 +288,12 @@ class StreamGenerator:
         is_valid = 0 < n_drawn and 0 < population and (replace or n_drawn <= population)
         if p is not None:
             is_valid = is_valid and _are_probabilities(p, population, n_drawn, replace)
-            p = np.asarray(p, dtype=np.float64) if is_valid else p
         if not is_valid:
             like = _ask_numpy("choice", a, size, replace, p, axis, shuffle)
             if n_drawn == 0:
                 return like
-            p = None if p is None else np.asarray(p, dtype=np.float64)
         draw = self._index if replace else self._index_without_replacement
-        index = draw(population, n_drawn, p)
+        index = draw(population, n_drawn, None if p is None else np.asarray(p, dtype=np.float64))
         if values.ndim == 0:
             return int(index[0]) if size is None else index.reshape(_shape(size))
         if size is not None:
@@ -381,18 +384,21 @@ def _parameters(
     """Return the shape to draw, None for a single number, and the parameters as float64."""
     if size is None and all([type(parameter) is float for parameter in parameters]):
         return None, parameters
+    if all([type(parameter) in (float, int) for parameter in parameters]):
+        numbers = tuple([float(parameter) for parameter in parameters])
+        return (None if size is None else _shape(size)), numbers
     if not all([_is_real(parameter) for parameter in parameters]):
         _ask_numpy(method, *parameters, size=size)
     values = tuple([_float(parameter) for parameter in parameters])
     try:
         shape = np.broadcast_shapes(*[np.shape(value) for value in values])
-        wanted = shape or None if size is None else _shape(size)
+        wanted = shape if size is None else _shape(size)
         if shape and np.broadcast_shapes(shape, wanted) != wanted:
             raise ValueError(f"Output size {size} is not that of the parameters, {shape}.")
     except (TypeError, ValueError):
         _ask_numpy(method, *parameters, size=size)
         raise
-    return wanted, values
+    return (None if size is None and not shape else wanted), values
 
 
 def _is_real(value: Any) -> bool:
@@ -418,7 +424,9 @@ def _integers_of(value: Any) -> NDArray[Any]:
     """Return a parameter as integers of Python, rounded towards zero as by numpy."""
     array = np.asarray(value)
     integers = np.empty(array.shape, dtype=object)
-    integers.flat = [int(number) for number in array.ravel().tolist()]
+    integers[...] = np.array([int(n) for n in array.ravel().tolist()] + [None], object)[
+        :-1
+    ].reshape(array.shape)
     return integers
 
 

@@ -17,6 +17,9 @@ LARGEST = 1.0 - 2.0**-53
 SMALLEST = float(np.finfo(np.float64).tiny)
 """What a probability of zero counts as, where its quantile would be minus infinity."""
 
+LARGE_SHAPE = 1e6
+"""Above this, the incomplete gamma functions of scipy lose their digits in the tails."""
+
 LARGE_VARIANCE = 1e4
 """Above this, an expansion about the normal distribution is exact to a tenth of a count."""
 
@@ -28,30 +31,27 @@ def normal(u: Any) -> Any:
 
 def gamma(u: Any, shape: Any) -> Any:
     """Return quantiles of the standard gamma distribution."""
-    is_ordinary = (shape > SMALLEST) & (shape < np.inf)
+    is_ordinary = (shape > SMALLEST) & (shape <= LARGE_SHAPE)
     quantiles = special.gammaincinv(np.where(is_ordinary, shape, 1.0), u)
     # Tiny shapes have all of their mass below the smallest number; NaN stays what it is.
-    limit = np.where(shape <= SMALLEST, 0.0, shape)
-    return np.where(is_ordinary, quantiles, limit)
+    others = np.where(shape <= SMALLEST, 0.0, shape)
+    is_large = (shape > LARGE_SHAPE) & (shape < np.inf)
+    if np.any(is_large):  # Cornish and Fisher's expansion: scipy is wrong in their tails
+        sd, z = np.sqrt(np.where(is_large, shape, 1.0)), normal(u)
+        shift = sd * z + (z**2 - 1.0) / 3.0 + (z**3 - 7.0 * z) / (36.0 * sd)
+        others = np.where(is_large, others + shift, others)
+    return np.where(is_ordinary, quantiles, others)
 
 
 def poisson(u: Any, lam: Any) -> Any:
     """Return quantiles of Poisson distributions with means ``lam``."""
     u, lam = np.broadcast_arrays(u, lam)
-    is_large = lam > LARGE_VARIANCE
-    small = np.where(is_large, 1.0, lam)
-
-    def below(k: Any) -> Any:
-        return special.pdtr(k, small)
-
-    def above(k: Any) -> Any:
-        return special.pdtrc(k, small)
-
-    return _count(u, 1.0 - u, below, above, lam, lam, 1.0, 1.0, is_large, np.inf)
+    one = np.ones_like(lam)
+    return _count(special.pdtr, special.pdtrc, (lam,), u, 1.0 - u, lam, lam, one, one, np.inf)
 
 
-def binomial(u: Any, n: Any, p: Any) -> Any:
-    """Return quantiles of binomial distributions, as pairs of counts.
+def binomial(u: Any, n: Any, p: Any) -> tuple[Any, Any]:
+    """Return quantiles of binomial distributions.
 
     Returns
     -------
@@ -60,89 +60,95 @@ def binomial(u: Any, n: Any, p: Any) -> Any:
     is_missing : ndarray of bool
         Which of the two: where ``p`` is above one half, what is missing is the smaller number.
     """
-    u, n, p = np.broadcast_arrays(u, n, p)
-    n = n.astype(np.float64)
+    u, n, p = np.broadcast_arrays(u, np.asarray(n, dtype=np.float64), p)
     is_missing = p > 0.5
     rare = np.where(is_missing, 1.0 - p, p)
-    variance = n * rare * (1.0 - rare)
-    is_large = variance > LARGE_VARIANCE
-    trials = np.where(is_large, 1.0, n)
-
-    def below(k: Any) -> Any:
-        return np.where(k >= trials, 1.0, special.betaincc(k + 1.0, _rest(trials, k), rare))
-
-    def above(k: Any) -> Any:
-        return np.where(k >= trials, 0.0, special.betainc(k + 1.0, _rest(trials, k), rare))
-
     lower, upper = np.where(is_missing, 1.0 - u, u), np.where(is_missing, u, 1.0 - u)
-    third = 1.0 - 2.0 * rare
-    fourth = 1.0 - 6.0 * rare * (1.0 - rare)
+    variance = n * rare * (1.0 - rare)
+    third, fourth = 1.0 - 2.0 * rare, 1.0 - 6.0 * rare * (1.0 - rare)
     mean = n * rare
-    count = _count(lower, upper, below, above, mean, variance, third, fourth, is_large, n)
+    count = _count(
+        _binomial_below, _binomial_above, (n, rare), lower, upper, mean, variance, third, fourth, n
+    )
     return count, is_missing
 
 
-def _rest(n: Any, k: Any) -> Any:
-    return np.maximum(n - k, 1.0)  # where it matters it is at least 1
+def _binomial_below(k: Any, n: Any, p: Any) -> Any:
+    return np.where(k >= n, 1.0, special.betaincc(k + 1.0, np.maximum(n - k, 1.0), p))
+
+
+def _binomial_above(k: Any, n: Any, p: Any) -> Any:
+    return np.where(k >= n, 0.0, special.betainc(k + 1.0, np.maximum(n - k, 1.0), p))
 
 
 def _count(
+    below: Callable[..., Any],
+    above: Callable[..., Any],
+    parameters: tuple[Any, ...],
     lower: Any,
     upper: Any,
-    below: Callable[[Any], Any],
-    above: Callable[[Any], Any],
     mean: Any,
     variance: Any,
     third: Any,
     fourth: Any,
-    is_large: Any,
     largest: Any,
 ) -> Any:
     """Return the smallest counts with probability ``lower`` at or below them, ``upper`` above.
 
-    ``third`` and ``fourth`` are the cumulants in units of the variance. ``below`` and ``above`` are
-    the distribution function and its complement, for those that are not large.
+    ``below`` and ``above`` are the distribution function and its complement; ``third`` and
+    ``fourth`` are the cumulants in units of the variance.
     """
     z = np.where(lower < 0.5, normal(lower), -normal(upper))
     sd = np.sqrt(np.maximum(variance, 0.25))
     # Cornish and Fisher's expansion, in counts.
-    guess = (
+    count = (
         mean
         + sd * z
         + third * (z**2 - 1.0) / 6.0
         + (fourth * (z**3 - 3.0 * z) / 24.0 - third**2 * (2.0 * z**3 - 5.0 * z) / 36.0) / sd
     )
-    bound = np.where(is_large, largest, np.minimum(largest, 2.0**53))
-    guess = np.where(is_large, guess, np.minimum(guess, mean + 40.0 * sd + 750.0))
-    guess = np.clip(np.ceil(guess - 0.5), 0.0, bound)
-    if np.all(is_large):
-        return guess
-    is_low = lower < 0.5
+    is_small = variance <= LARGE_VARIANCE
+    count = np.where(is_small, np.minimum(count, mean + 40.0 * sd + 750.0), count)
+    count = np.clip(np.ceil(count - 0.5), 0.0, largest)
+    if np.any(is_small):
+        largest = np.broadcast_to(np.minimum(largest, 2.0**53), count.shape)[is_small]
+        chosen = [p[is_small] for p in parameters]
+        lower, upper = lower[is_small], upper[is_small]
 
-    def is_enough(k: Any) -> Any:
-        enough = np.where(is_low, below(k) >= lower, above(k) <= upper)
-        return enough | is_large
+        def is_enough(k: Any, i: Any) -> Any:
+            these = [p[i] for p in chosen]
+            enough = below(k, *these) >= lower[i]
+            far = upper[i] < 1e-3  # where the distribution function has lost digits
+            if np.any(far):
+                enough[far] = above(k[far], *[p[far] for p in these]) <= upper[i][far]
+            return enough
 
-    return np.where(is_large, guess, _first(is_enough, np.where(is_large, 0.0, guess), bound))
+        count = np.asarray(count)
+        count[is_small] = _first(is_enough, count[is_small], largest)
+    return count
 
 
-def _first(is_enough: Callable[[Any], Any], guess: Any, largest: Any) -> Any:
-    """Return the first of the integers from 0 to ``largest`` that is enough, near a guess."""
-    high, low = guess, guess - 1.0
+def _first(is_enough: Callable[[Any, Any], Any], guess: Any, largest: Any) -> Any:
+    """Return the first of the integers from 0 to ``largest`` that is enough, near a guess.
+
+    ``is_enough(k, i)`` is asked for the elements with indices ``i``.
+    """
+    high, low = guess.copy(), guess - 1.0
+    i = np.arange(guess.size)
     step = 1.0
-    while np.any(short := ~is_enough(high) & (high < largest)):
-        low = np.where(short, high, low)
-        high = np.where(short, np.minimum(high + step, largest), high)
+    while (i := i[~is_enough(high[i], i) & (high[i] < largest[i])]).size:
+        low[i] = high[i]
+        high[i] = np.minimum(high[i] + step, largest[i])
         step *= 2.0
+    i = np.flatnonzero((low >= 0.0) & (low == guess - 1.0))
     step = 1.0
-    while np.any(far := (low >= 0.0) & is_enough(np.maximum(low, 0.0))):
-        high = np.where(far, low, high)
-        low = np.where(far, np.maximum(low - step, -1.0), low)
+    while (i := i[low[i] >= 0.0]).size and (i := i[is_enough(low[i], i)]).size:
+        high[i] = low[i]
+        low[i] = np.maximum(low[i] - step, -1.0)
         step *= 2.0
-    while np.any(high - low > 1.0):
-        middle = np.floor(0.5 * (low + high))
-        enough = is_enough(middle)
-        is_open = high - low > 1.0
-        high = np.where(is_open & enough, middle, high)
-        low = np.where(is_open & ~enough, middle, low)
+    while (i := np.flatnonzero(high - low > 1.0)).size:
+        middle = np.floor(0.5 * (low[i] + high[i]))
+        enough = is_enough(middle, i)
+        high[i[enough]] = middle[enough]
+        low[i[~enough]] = middle[~enough]
     return high
