@@ -25,7 +25,7 @@ CORES = pytest.mark.parametrize("cores", [1, 2])
 
 def run(fn, kind="normal", **options):
     """Sample a model of one parameter, that starts at 0.25, with a function as its estimator."""
-    options = {"draws": 100, "tune": 20, "mp_ctx": "fork"} | options
+    options = {"draws": 100, "tune": 20, "mp_ctx": "fork", "compile_kwargs": PYTHON} | options
     return sample(lazy_model(kind, dim=1, fn=fn), initvals={"theta": np.array([0.25])}, **options)
 
 
@@ -216,7 +216,7 @@ def test_hidden_randomness_in_one_of_several_black_boxes():
         apm.Potential("good", apm.black_box(noisy)(theta, declare("normal", "u")))
         apm.Potential("bad", apm.black_box(from_the_global_state)(theta, declare("seed", "v")))
     with pytest.raises(EstimatorError, match=r"good, bad .*BlackBox\(from_the_global_state\)"):
-        sample(model)
+        sample(model, compile_kwargs=PYTHON)
 
 
 # What the function returns
@@ -285,7 +285,7 @@ def test_wrong_results_of_a_preparation_are_errors_with_the_parameters(name):
         estimate = apm.black_box(lambda matrix, rng: rng.normal())(matrix, apm.Stream("u"))
         apm.Potential("log_lik", estimate)
     with pytest.raises(EstimatorError, match=message) as caught:
-        sample(model)
+        sample(model, compile_kwargs=PYTHON)
     assert "BlackBox(prepare)" in str(caught.value) and "theta = 0.25" in str(caught.value)
 
 
@@ -498,7 +498,7 @@ def test_results_of_one_call_may_be_used_in_two_potentials():
         first, second = pair(pm.Normal("theta"), apm.Stream("u"))
         apm.Potential("first", first)
         apm.Potential("second", second)
-    assert (sample(model).sample_stats["n_random"] == 1).all()
+    assert (sample(model, compile_kwargs=PYTHON).sample_stats["n_random"] == 1).all()
 
 
 def test_a_kind_of_stream_that_does_not_exist_is_refused():
