@@ -32,9 +32,9 @@ import pymc_apm as apm
 from pymc_apm.black_box import nodes_between
 from pymc_apm.estimators.laplace_dense import CHORD_STEPS
 from pymc_apm.estimators.laplace_ops import LaplaceFit
-from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.reflective import reflected_line
 from pymc_apm.kernels.stream import HEADER, Reader, make_scratch, stream_reflected_line
+from pymc_apm.stream_generator import StreamGenerator
 from pymc_apm.target import THETA
 
 ROUNDS = 7

@@ -17,9 +17,9 @@ from pytensor.tensor.type import TensorType
 
 from pymc_apm._compat import with_gradient
 from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value, see
-from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.stream import Reader, Scratch, make_scratch
 from pymc_apm.randomness import Randomness, randomness_of
+from pymc_apm.stream_generator import StreamGenerator
 
 __all__ = ["BlackBox", "black_box"]
 
@@ -176,10 +176,10 @@ class BlackBox(Op):
         self.output_types = output_types
         self.sources = sources
         self.gradient = gradient
-        self._scratch: dict[int, Scratch] = {}
+        self._scratch: list[Scratch] = []  # not in use: a call takes what it needs and returns it
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_scratch": {}}
+        return self.__dict__ | {"_scratch": []}
 
     def __str__(self) -> str:
         return f"BlackBox({_name(self.fn)})"
@@ -205,18 +205,21 @@ class BlackBox(Op):
             storage[0] = value
         for storage, reader in zip(outputs[len(self.output_types) :], readers, strict=True):
             storage[0] = reader.used()
+            self._scratch.append(reader.close(self))
 
     def arguments(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Reader]]:
         """Make the arguments of the function, and return also the readers of its streams."""
         arguments: list[Any] = []
         readers = []
-        for position, (value, source) in enumerate(zip(inputs, self.sources, strict=True)):
+        for value, source in zip(inputs, self.sources, strict=True):
             if source is None:
                 arguments.append(_read_only(value))
             elif source.is_stream:
-                if position not in self._scratch:
-                    self._scratch[position] = make_scratch()
-                reader = Reader(value, source.is_normal, self._scratch[position])
+                try:
+                    scratch = self._scratch.pop()
+                except IndexError:
+                    scratch = make_scratch()
+                reader = Reader(value, source.is_normal, scratch)
                 readers.append(reader)
                 arguments.append(StreamGenerator(reader, source.name))
             else:
@@ -231,10 +234,15 @@ class BlackBox(Op):
             )
         checked = []
         for value, output in zip(results, self.output_types, strict=True):
-            if type(value) is float and output is pt.dscalar:  # as a rule; the rest takes longer
+            if isinstance(value, float) and output is pt.dscalar:  # as a rule; the rest is slower
                 checked.append(np.array(value))
                 continue
             array = np.asarray(value)
+            if np.ma.is_masked(value):
+                raise EstimatorError(
+                    f"{self} must return numbers, but returned masked ones when called with "
+                    f"{self._describe(inputs)}."
+                )
             if array.ndim != output.ndim or not _fits(array.shape, output.shape):
                 wanted = "a scalar" if output.ndim == 0 else f"an array of shape {output.shape}"
                 raise EstimatorError(
@@ -244,12 +252,19 @@ class BlackBox(Op):
             if array.dtype != output.dtype and not np.can_cast(
                 array.dtype, output.dtype, casting="same_kind"
             ):
+                what = f"a {type(value).__name__}" if array.dtype == object else array.dtype
                 raise EstimatorError(
-                    f"{self} must return {output.dtype}, but returned {array.dtype} when called "
+                    f"{self} must return {output.dtype}, but returned {what} when called "
                     f"with {self._describe(inputs)}."
                 )
             # A copy, because the function may use the memory of what it returned for the next call.
-            checked.append(array.astype(output.dtype))
+            copied = array.astype(output.dtype)
+            if array.dtype.kind in "iu" and copied.dtype.kind in "iu" and (copied != array).any():
+                raise EstimatorError(
+                    f"{self} must return {output.dtype}, but returned numbers beyond its range "
+                    f"when called with {self._describe(inputs)}."
+                )
+            checked.append(copied)
         return checked
 
     def _describe(self, inputs: Sequence[Any]) -> str:
@@ -351,11 +366,13 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 def _read_only(value: Any) -> Any:
+    """Return a scalar, or an array that cannot be written to, and neither can its base.
+
+    The base of a view that was merely marked as read-only is the array itself.
+    """
     if value.ndim == 0:
         return value[()]
-    view = value.view()
-    view.flags.writeable = False
-    return view
+    return np.asarray(memoryview(value).toreadonly())
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:

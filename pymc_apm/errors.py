@@ -3,7 +3,11 @@
 Each takes a single string, so that it survives the way home from a child process.
 """
 
+import multiprocessing
+import re
+import traceback
 from collections.abc import Iterable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -67,12 +71,62 @@ def add_context(error: Exception, context: str) -> None:
     """Say where an exception of the user's own code came from, without changing what it is.
 
     The text goes into the message where there is one, because PyMC reports just that when the
-    exception comes from a child process.
+    exception comes from a child process. An exception that would be lost on the way home from a
+    child process is replaced there by an :class:`EstimatorError` that tells all about it.
     """
+    caught = error
+    error = _original(caught)
+    text = _message(error)
     if len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]}\n{context}",)
-    else:
+    if context not in _message(error):
         error.add_note(context)
+    if multiprocessing.parent_process() is not None and not _survives_pickling(error):
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        lines = "".join(traceback.format_tb(error.__traceback__))
+        raise EstimatorError(
+            f"{kind}: {text}\n{context}\nThe exception itself cannot be sent between processes: "
+            f"an EstimatorError stands in for it. It was raised here:\n{lines}"
+        ) from None
+    if error is not caught:
+        raise error from None
+
+
+def _original(error: Exception) -> Exception:
+    """Return the exception that the user's code raised, where PyTensor made a poorer one of it.
+
+    PyTensor adds what it knows of the graph to the message of an exception, and for that makes a
+    new one of the same class: an error number, attributes and notes are lost.
+    """
+    context = error.__context__
+    was_copied = type(context) is type(error) and hasattr(context, "__op_instance__")
+    original = context if was_copied and isinstance(context, Exception) else error
+    for name in ("__thunk_trace__", "__op_instance__", "__applynode_index__"):
+        vars(original).pop(name, None)  # parts of the graph, which need not be picklable
+    message = _message(original)
+    is_plain = original.args == (message,) and not vars(original)
+    return error if is_plain and _message(error).startswith(message) else original
+
+
+def _survives_pickling(error: Exception) -> bool:
+    """Say whether an exception arrives as it was sent from one process to another."""
+    try:
+        arrived = ForkingPickler.loads(ForkingPickler.dumps(error))
+        return type(arrived) is type(error) and _appearance(arrived) == _appearance(error)
+    except Exception:  # whatever the code of a user's class raises
+        return False
+
+
+def _appearance(error: Exception) -> str:
+    """Return what an exception looks like, without the addresses of objects."""
+    return re.sub(r"0x[0-9a-fA-F]+", "", f"{error!r} {error}")
+
+
+def _message(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # as above
+        return f"<str() of {type(error).__name__} failed>"
 
 
 def describe_value(value: Any) -> str:

@@ -7,8 +7,8 @@ import pymc as pm
 from scipy.special import ndtr, ndtri
 
 import pymc_apm as apm
-from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.stream import Reader, fresh_stream, make_scratch, settled
+from pymc_apm.stream_generator import StreamGenerator
 
 MEAN, SD = 1.0, 0.5
 """The posterior of each parameter of :func:`lazy_model` is N(MEAN, SD^2)."""

@@ -15,7 +15,8 @@ import pytest
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
-from pymc_apm.generator import StreamGenerator
+from pymc_apm.stream_generator import StreamGenerator
+from tests.models import PYTHON
 from tests.steps.models import sample, start_chain
 
 
@@ -149,7 +150,7 @@ def test_a_seed_gives_the_same_generator_for_the_same_seed_and_another_for_anoth
         return 0.0
 
     with model_of(fn, lambda: apm.Seed("u"), pm.Normal) as model:
-        step = apm.APMSlice()
+        step = apm.APMSlice(compile_kwargs=PYTHON)
     start_chain(step, 1)
     point = model.initial_point()
     step.step(point)
@@ -176,7 +177,7 @@ def test_preparation_that_needs_parameters_alone_runs_once_for_each_value_of_the
         matrix, square = apm.black_box(prepare, [pt.dmatrix, pt.dscalar])(theta)
         stream = apm.Stream("u", kind="normal")
         apm.Potential("log_lik", apm.black_box(estimate)(matrix, square, stream))
-        step = apm.APMSlice()
+        step = apm.APMSlice(compile_kwargs=PYTHON)
     start_chain(step, 1)
     point, _ = step.step(model.initial_point())
     for _ in range(20):
@@ -207,7 +208,7 @@ def test_a_buffer_that_the_function_uses_again_does_not_spoil_what_was_kept():
         stream = apm.Stream("u", kind="normal")
         apm.Potential("log_lik", apm.black_box(estimate)(theta, prepared, stream))
         step = apm.APMMetropolis(scaling=3.0)
-    sample(model, step, draws=100, chains=1)
+    sample(model, step, draws=100, chains=1)  # compiled: it is that which keeps results
     assert all(is_right)
 
 
@@ -263,7 +264,8 @@ class Simulator:
 
 
 def test_methods_of_objects():
-    idata = sample(model_of(Simulator(9.0).log_estimate), draws=200, tune=200)
+    model = model_of(Simulator(9.0).log_estimate)
+    idata = sample(model, draws=200, tune=200, compile_kwargs=PYTHON)
     assert abs(float(idata.posterior["theta"].mean()) - 9.0) < 1.0
 
 
@@ -324,7 +326,7 @@ def test_without_a_gradient_nuts_says_so_and_sample_chooses_a_step_that_needs_no
         pytest.raises(NotImplementedError, match=r"quadratic.*no gradient.*gradient=.*APMSl"),
     ):
         pm.NUTS()
-    assert "width" in sample(model).sample_stats
+    assert "width" in sample(model, compile_kwargs=PYTHON).sample_stats
 
 
 # Functions of a script, in other processes
@@ -374,6 +376,11 @@ def test_functions_of_a_script_give_the_same_draws_under_every_start_method(tmp_
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": str(Path(apm.__file__).parents[1])},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(apm.__file__).parents[1]),
+            # What is tested is how functions are sent about, not the compiler.
+            "PYTENSOR_FLAGS": f"{os.environ.get('PYTENSOR_FLAGS', '')},cxx=,mode=FAST_COMPILE",
+        },
     )
     assert f"the same draws from {1 + len(methods)}" in done.stdout, done.stderr[-2000:]

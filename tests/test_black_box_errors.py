@@ -1,14 +1,21 @@
 """What goes wrong in a black box, and what its author sees of it (DESIGN.md, section 5)."""
 
+import copy
+import pickle
+import random
 import re
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from scipy import stats
 
 import pymc_apm as apm
+from pymc_apm.black_box import BlackBox, Source
 from pymc_apm.errors import EstimatorError, ModelError
+from pymc_apm.kernels.stream import fresh_stream
+from tests.models import PYTHON, PythonOp
 from tests.steps.models import sample
 from tests.stream_models import declare, lazy_model
 
@@ -18,7 +25,7 @@ CORES = pytest.mark.parametrize("cores", [1, 2])
 
 def run(fn, kind="normal", **options):
     """Sample a model of one parameter, that starts at 0.25, with a function as its estimator."""
-    options = {"draws": 100, "tune": 20, "mp_ctx": "fork"} | options
+    options = {"draws": 100, "tune": 20, "mp_ctx": "fork", "compile_kwargs": PYTHON} | options
     return sample(lazy_model(kind, dim=1, fn=fn), initvals={"theta": np.array([0.25])}, **options)
 
 
@@ -54,18 +61,102 @@ class WithTwoArguments(Exception):
         super().__init__(code, text)
 
 
-@CORES
-@pytest.mark.parametrize(
-    "make", [lambda: KeyError("key"), lambda: WithTwoArguments(3, "text"), lambda: ValueError()]
-)
-def test_exceptions_of_any_make_arrive(make, cores):
-    def fails(theta, rng):
+class WithOneMessageOfTwoArguments(Exception):
+    def __init__(self, code, text):
+        super().__init__(f"{text} ({code})")
+
+
+class WithAMessageMadeOfAnother(Exception):
+    def __init__(self, step):
+        super().__init__(f"diverged at step {step}")
+
+
+class Unpicklable(Exception):
+    def __reduce__(self):
+        raise TypeError("not this one")
+
+
+def with_something_unpicklable():
+    error = ValueError("it holds a function")
+    error.function = lambda: None
+    return error
+
+
+SURVIVORS = {
+    "KeyError": lambda: KeyError("key"),
+    "two arguments": lambda: WithTwoArguments(3, "text"),
+    "no message": lambda: ValueError(),
+    "OSError": lambda: FileNotFoundError(2, "No such file", "data.csv"),
+}
+LOST = {
+    "one message of two arguments": lambda: WithOneMessageOfTwoArguments(3, "text"),
+    "a message made of another": lambda: WithAMessageMadeOfAnother(3),
+    "not picklable": lambda: Unpicklable("text"),
+    "an attribute": with_something_unpicklable,
+    "a local class": lambda: type("Local", (Exception,), {})("text"),
+}
+
+
+def raises(make, place):
+    """Return an estimator that raises, and the model with it, in a black box or in another op."""
+
+    def fails(*arguments):
         raise make()
 
-    with pytest.raises(type(make()) if cores == 1 else Exception) as caught:
-        run(fails, cores=cores)
+    with pm.Model() as model:
+        theta = pm.Flat("theta", initval=0.25)
+        if place == "black box":
+            apm.Potential("log_lik", apm.black_box(fails)(theta, apm.Stream("u")))
+        else:
+            apm.Potential("log_lik", PythonOp(fails)(theta * apm.StandardNormal("u")))
+    return model
+
+
+def caught_from_a_child(model):
+    with pytest.raises(Exception) as caught, model:
+        step = apm.APMSlice(compile_kwargs=PYTHON)
+        sample(model, step, draws=5, tune=5, cores=2, mp_ctx="fork")
+    return caught.value.__cause__
+
+
+PLACES = pytest.mark.parametrize("place", ["black box", "another op"])
+
+
+@PLACES
+@pytest.mark.parametrize("name", SURVIVORS)
+def test_an_exception_that_survives_comes_home_from_a_child_process(name, place):
+    error = caught_from_a_child(raises(SURVIVORS[name], place))
+    assert type(error) is type(SURVIVORS[name]())
+    told = str(error) + "".join(getattr(error, "__notes__", ()))
+    assert "evaluated at theta = 0.25" in told
+    assert (place == "black box") == ("BlackBox(fails) was called with" in told)
+
+
+@PLACES
+@pytest.mark.parametrize("name", LOST)
+def test_an_exception_that_would_be_lost_has_a_stand_in_that_tells_all(name, place):
+    error = caught_from_a_child(raises(LOST[name], place))
+    assert type(error) is EstimatorError and len(error.args) == 1
+    kind, message = type(LOST[name]()).__name__, str(LOST[name]())
+    assert f"{kind}: {message}" in str(error)
+    assert "evaluated at theta = 0.25" in str(error)
+    assert "in fails" in str(error) and "raise make()" in str(error)
+
+
+@pytest.mark.parametrize("name", [*SURVIVORS, *LOST])
+def test_in_one_process_an_exception_is_what_it_was(name):
+    make = (SURVIVORS | LOST)[name]
+    kind = type(make())
+    model = raises(make, "black box")
+    with pytest.raises(Exception) as caught, model:
+        sample(model, apm.APMSlice(compile_kwargs=PYTHON), draws=5, tune=5)
+    assert type(caught.value).__name__ == kind.__name__
     told = str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
-    assert cores == 2 or "theta = [0.25]" in told
+    assert "evaluated at theta = 0.25" in told and "BlackBox(fails) was called with" in told
+    if name == "OSError":
+        assert caught.value.errno == 2 and caught.value.filename == "data.csv"
+    if name == "an attribute":
+        assert callable(caught.value.function)
 
 
 def test_an_unsupported_method_of_a_stream_is_named_with_the_parameters():
@@ -125,7 +216,7 @@ def test_hidden_randomness_in_one_of_several_black_boxes():
         apm.Potential("good", apm.black_box(noisy)(theta, declare("normal", "u")))
         apm.Potential("bad", apm.black_box(from_the_global_state)(theta, declare("seed", "v")))
     with pytest.raises(EstimatorError, match=r"good, bad .*BlackBox\(from_the_global_state\)"):
-        sample(model)
+        sample(model, compile_kwargs=PYTHON)
 
 
 # What the function returns
@@ -135,7 +226,11 @@ WRONG = {
     "a vector of one": (lambda theta, rng: theta, r"must return a scalar, but .* shape \(1,\)"),
     "two values": (lambda theta, rng: (0.0, 1.0), r"must return a scalar, but .* shape \(2,\)"),
     "text": (lambda theta, rng: "0.5", "must return float64, but returned <U3"),
-    "nothing": (lambda theta, rng: None, "must return float64, but returned object"),
+    "nothing": (lambda theta, rng: None, "must return float64, but returned a NoneType"),
+    "a generator": (lambda theta, rng: (x for x in [0.0]), "but returned a generator"),
+    "a masked number": (lambda theta, rng: np.ma.masked, "but returned masked ones"),
+    "a masked array": (lambda theta, rng: np.ma.array(0.5, mask=True), "but returned masked ones"),
+    "an integer without end": (lambda theta, rng: 10**400, "but returned a int"),
     "a complex number": (lambda theta, rng: 1j, "must return float64, but returned complex128"),
     "plus infinity": (lambda theta, rng: np.inf, r"log-estimate is \+inf"),
 }
@@ -169,6 +264,10 @@ WRONG_OUTPUTS = {
     "other dimensions": (lambda: (np.zeros(2), 0), r"array of shape .* one of shape \(2,\)"),
     "another shape": (lambda: (np.zeros((2, 3)), 0), r"shape \(2, 2\).* one of shape \(2, 3\)"),
     "fractions": (lambda: (np.zeros((2, 2)), 0.5), "must return int64, but returned float64"),
+    "too large": (
+        lambda: (np.zeros((2, 2)), np.uint64(2**63)),
+        "returned numbers beyond its range",
+    ),
 }
 
 
@@ -186,7 +285,7 @@ def test_wrong_results_of_a_preparation_are_errors_with_the_parameters(name):
         estimate = apm.black_box(lambda matrix, rng: rng.normal())(matrix, apm.Stream("u"))
         apm.Potential("log_lik", estimate)
     with pytest.raises(EstimatorError, match=message) as caught:
-        sample(model)
+        sample(model, compile_kwargs=PYTHON)
     assert "BlackBox(prepare)" in str(caught.value) and "theta = 0.25" in str(caught.value)
 
 
@@ -224,6 +323,138 @@ def test_infinity_in_the_course_of_a_chain_is_an_error_with_the_parameters():
 
     with pytest.raises(EstimatorError, match=r"\+inf at theta = \[\d"):
         run(overflows)
+
+
+# What a function may not do to what it is given
+
+
+def called(fn, *values, sources=None, outputs=(pt.dscalar,)):
+    """Call the op of a black box with values for its arguments, without a compiler."""
+    sources = sources or (None,) * len(values)
+    op = BlackBox(fn, tuple(outputs), sources)
+    storage = [[None] for _ in range(len(outputs) + sum(s is not None for s in sources))]
+    op.perform(None, values, storage)
+    return [cell[0] for cell in storage]
+
+
+STREAM = Source("u", is_stream=True, is_normal=True)
+
+
+def call_with_stream(fn):
+    return called(fn, fresh_stream(np.random.default_rng(1)), sources=(STREAM,))
+
+
+def test_neither_an_argument_nor_its_base_can_be_written_to():
+    values = np.arange(6.0).reshape(2, 3), np.arange(3.0)[::-1], np.zeros((0, 2))
+    before = [value.copy() for value in values]
+
+    def through_the_base(*arrays):
+        for array in arrays:
+            with pytest.raises((ValueError, TypeError)):
+                array[...] = 7.0
+            with pytest.raises(ValueError):
+                array.flags.writeable = True
+            base = array.base
+            while base is not None:
+                with pytest.raises((TypeError, ValueError, NotImplementedError)):
+                    base[...] = 7.0
+                base = getattr(base, "base", None)
+        return float(arrays[0].sum())
+
+    assert called(through_the_base, *values)[0] == 15.0
+    for value, old in zip(values, before, strict=True):
+        np.testing.assert_array_equal(value, old)
+
+
+def test_a_write_through_the_base_is_an_error_that_names_the_black_box():
+    def overwrites(u):
+        u.base[...] = 0.0
+        return 0.0
+
+    with pytest.raises((TypeError, NotImplementedError, ValueError)) as caught:
+        called(overwrites, np.ones(3))
+    assert "BlackBox(overwrites) was called with u = [1. 1. 1.]" in str(caught.value)
+
+
+def test_a_generator_that_is_kept_cannot_be_drawn_from_when_the_function_has_returned():
+    kept = []
+    call_with_stream(lambda rng: kept.append(rng) or rng.normal())
+    for draw in (lambda rng: rng.random(), lambda rng: rng.normal(size=3)):
+        with pytest.raises(RuntimeError, match=r"read after BlackBox\(<lambda>\).* had returned"):
+            draw(kept[0])
+
+
+def test_results_are_copies_of_what_the_function_keeps_or_was_given():
+    kept = np.zeros(3)
+    given = np.ones(3)
+    returned = called(lambda x: (kept, x, x[1:]), given, outputs=[pt.dvector] * 3)
+    kept += 1.0
+    given += 1.0
+    np.testing.assert_array_equal(np.concatenate(returned), [0.0] * 3 + [1.0] * 5)
+
+
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": pickle.dumps,
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_stream_cannot_be_copied(name):
+    """What is drawn from a copy would not be kept with the estimate."""
+    with pytest.raises(TypeError, match="'u' can be neither copied nor pickled"):
+        call_with_stream(lambda rng: COPIES[name](rng) and 0.0)
+
+
+OTHER_USES = {
+    "spawn": lambda rng: rng.spawn(2),
+    "bit_generator": lambda rng: rng.bit_generator,
+    "default_rng": lambda rng: np.random.default_rng(rng),
+    "Generator": lambda rng: np.random.Generator(rng),
+    "RandomState": lambda rng: np.random.RandomState(rng),
+    "SeedSequence": lambda rng: np.random.SeedSequence(rng),
+    "random": lambda rng: random.Random(rng),
+    "scipy": lambda rng: stats.norm.rvs(random_state=rng),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_USES)
+def test_what_needs_a_generator_of_numpy_refuses_a_stream(name):
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        call_with_stream(lambda rng: OTHER_USES[name](rng) and 0.0)
+
+
+def test_no_number_and_a_million_numbers_of_a_stream_may_be_used():
+    assert call_with_stream(lambda rng: 0.5)[1].size == 0
+    result, used = call_with_stream(lambda rng: rng.normal(size=10**6).mean())
+    assert used.size == 10**6 and used.mean() == result
+
+
+def test_calls_within_calls_and_several_streams_do_not_disturb_each_other():
+    """Each reader has generators of its own, whoever else reads at the same time."""
+    streams = [fresh_stream(np.random.default_rng(seed)) for seed in (1, 2)]
+    expected = [called(draws, stream, sources=(STREAM,))[1] for stream in streams]
+    op = BlackBox(nested, (pt.dscalar,), (STREAM, STREAM))
+    nested.op, nested.depth, nested.streams = op, 0, streams
+    storage = [[None], [None], [None]]
+    op.perform(None, streams, storage)
+    for cell, numbers in zip(storage[1:], expected, strict=True):
+        np.testing.assert_array_equal(cell[0], numbers)
+
+
+def draws(rng):
+    return sum(rng.normal() for _ in range(100))
+
+
+def nested(first, second):
+    total = 0.0
+    for i in range(100):
+        total += first.normal() + second.normal()
+        if i == 40 and nested.depth == 0:
+            nested.depth = 1
+            nested.op.perform(None, nested.streams, [[None], [None], [None]])
+    return total
 
 
 # Misuse of streams and seeds
@@ -267,7 +498,7 @@ def test_results_of_one_call_may_be_used_in_two_potentials():
         first, second = pair(pm.Normal("theta"), apm.Stream("u"))
         apm.Potential("first", first)
         apm.Potential("second", second)
-    assert (sample(model).sample_stats["n_random"] == 1).all()
+    assert (sample(model, compile_kwargs=PYTHON).sample_stats["n_random"] == 1).all()
 
 
 def test_a_kind_of_stream_that_does_not_exist_is_refused():

@@ -20,7 +20,7 @@ from pymc_apm.diagnostics.probe import Probe
 from pymc_apm.diagnostics.runs import FloatArray
 from pymc_apm.diagnostics.words import as_html, count, percent, seconds
 from pymc_apm.errors import ModelError
-from pymc_apm.options import positive_integer, positive_number
+from pymc_apm.validation import positive_integer, positive_number
 from pymc_apm.density.target import THETA
 from pymc_apm.types import Evaluation
 

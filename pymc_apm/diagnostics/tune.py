@@ -20,8 +20,8 @@ from pymc_apm.diagnostics.report import measure
 from pymc_apm.diagnostics.runs import posterior_draws, statistic
 from pymc_apm.diagnostics.words import as_html
 from pymc_apm.errors import ModelError
-from pymc_apm.options import one_of, positive_integer, positive_number
 from pymc_apm.steps import APMSlice
+from pymc_apm.validation import one_of, positive_integer, positive_number
 
 FEW = 100
 """Below this effective sample size of a pilot run, its efficiency is hardly known."""

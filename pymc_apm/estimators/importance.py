@@ -26,9 +26,9 @@ from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import EstimatorError, ModelError
-from pymc_apm.options import positive_integer
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import StandardNormal, StandardUniform
+from pymc_apm.validation import positive_integer
 
 __all__ = ["importance", "log_mean_exp"]
 

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_apm.errors import CoalescenceError, ModelError, describe_value, see
 from pymc_apm.estimators.ising_exact import WIDEST, enumerated_log_z, torus_log_z
 from pymc_apm.estimators.ising_graph import checked_edges, lattice_edges, neighbours_of
-from pymc_apm.options import one_of, positive_integer
+from pymc_apm.validation import one_of, positive_integer
 
 __all__ = ["ExactSample", "Ising"]
 

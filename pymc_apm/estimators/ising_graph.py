@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_apm.errors import ModelError, describe_value
-from pymc_apm.options import positive_integer
+from pymc_apm.validation import positive_integer
 
 
 def checked_edges(edges: ArrayLike) -> NDArray[np.int32]:

@@ -31,9 +31,9 @@ from pymc_apm.estimators.laplace_reference import block_start, dense_reference
 from pymc_apm.estimators.latent import LatentDraws
 from pymc_apm.estimators.likelihood import Likelihood
 from pymc_apm.estimators.pilot import ParameterSpace
-from pymc_apm.options import number, one_of, positive_integer
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import StandardNormal
+from pymc_apm.validation import number, one_of, positive_integer
 
 __all__ = ["laplace_importance"]
 

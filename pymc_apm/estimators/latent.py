@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import compile_function
 from pymc_apm.errors import ModelError
-from pymc_apm.options import positive_integer
+from pymc_apm.validation import positive_integer
 
 __all__ = ["LatentDraws", "sample_latent"]
 

@@ -28,9 +28,9 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_apm.black_box import black_box
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.reference import pilot_reference
-from pymc_apm.options import positive_integer
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import Stream
+from pymc_apm.validation import positive_integer
 
 __all__ = ["DoublyIntractable", "Family", "Unnormalised", "doubly_intractable"]
 

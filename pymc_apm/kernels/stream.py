@@ -167,7 +167,9 @@ class Reader:
         Generators for the tail. No two readers may use them at the same time.
     """
 
-    __slots__ = ("_generators", "_is_normal", "_numbers", "_position", "_scratch", "_stream")
+    __slots__ = (
+        *("_generators", "_is_normal", "_numbers", "_owner", "_position", "_scratch", "_stream"),
+    )
 
     def __init__(self, stream: FloatVector, is_normal: bool, scratch: Scratch) -> None:
         self._stream = stream
@@ -176,6 +178,7 @@ class Reader:
         self._numbers = stream[HEADER:]
         self._position = 0
         self._generators: Any = None
+        self._owner: object = None
 
     @property
     def is_normal(self) -> bool:
@@ -203,8 +206,20 @@ class Reader:
         """Return the numbers read so far, in memory that is not to be written to."""
         return self._numbers[: self._position]
 
+    def close(self, owner: object) -> Scratch:
+        """Refuse to read on, in the name of an owner, and return the generators for another."""
+        self._owner = owner
+        self._numbers = self._numbers[:0]
+        return self._scratch
+
     def _realise(self, size: int) -> None:
         """Append numbers of the tail, so that there are ``size`` numbers or some more."""
+        if self._owner is not None:
+            raise RuntimeError(
+                f"A random stream was read after {self._owner}, which it was given to, had "
+                "returned. A function must draw all its random numbers before it returns, and not "
+                "keep its generator for a later call: each call is given its own."
+            )
         tail_seed, direction_seed, z, move = self._stream[:HEADER]
         if self._generators is None:
             self._generators = self._scratch

@@ -16,8 +16,8 @@ from pymc_apm.diagnostics.runs import (
     unit_of_cost,
 )
 from pymc_apm.errors import ModelError
-from pymc_apm.options import positive_number
 from pymc_apm.plots.style import colour, make_axes, tidy
+from pymc_apm.validation import positive_number
 
 SMALL = 0.1
 """The figure ends where the slowest autocorrelation has fallen to this, if that is soon enough."""

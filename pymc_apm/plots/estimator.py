@@ -14,8 +14,8 @@ from pymc_apm.diagnostics.probe import Probe
 from pymc_apm.diagnostics.report import MINIMUM_FOR_TAIL
 from pymc_apm.diagnostics.runs import FloatArray
 from pymc_apm.errors import ModelError
-from pymc_apm.options import positive_integer, positive_number
 from pymc_apm.plots.style import ALARM, COLOURS, make_axes, tidy
+from pymc_apm.validation import positive_integer, positive_number
 
 GRID = 61
 """Values of the parameter along which the estimate is followed."""

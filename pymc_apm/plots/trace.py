@@ -8,8 +8,8 @@ import numpy as np
 from pymc_apm.diagnostics.runs import Draws, posterior_draws
 from pymc_apm.diagnostics.sticking import Runs, runs_of_draws, runs_of_u
 from pymc_apm.errors import ModelError
-from pymc_apm.options import positive_integer
 from pymc_apm.plots.style import ALARM, COLOURS, make_axes, one_or_all, tidy
+from pymc_apm.validation import positive_integer
 
 MAX_PANELS = 12
 

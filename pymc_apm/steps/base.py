@@ -24,7 +24,7 @@ from pymc_apm.adaptive.transition import (
 from pymc_apm.density.target import Target
 from pymc_apm.errors import ModelError, UnclaimedRandomnessError, see, unclaimed
 from pymc_apm.kinds import U_UPDATES
-from pymc_apm.options import one_of, positive_integer
+from pymc_apm.validation import one_of, positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.randomness import randomness_in
 from pymc_apm.steps.chain import Chain, Recipe

@@ -10,7 +10,7 @@ from pymc.vartypes import discrete_types
 from pymc_apm.adaptive.random_walk import learn_walk, update_by_walk
 from pymc_apm.adaptive.transition import Transition, u_then_theta
 from pymc_apm.density.target import THETA
-from pymc_apm.options import positive_integer
+from pymc_apm.validation import positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import all_variables

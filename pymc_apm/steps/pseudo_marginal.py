@@ -20,7 +20,7 @@ from pymc_apm.adaptive.tuning import Scale
 from pymc_apm.density.target import THETA
 from pymc_apm.errors import ModelError, see
 from pymc_apm.kinds import Kind
-from pymc_apm.options import number, one_of
+from pymc_apm.validation import number, one_of
 from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.compiling import Choice

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from pymc_apm.adaptive.random_walk import WalkLearnt, WalkOptions, freeze_walk, start_walk
 from pymc_apm.density.layout import Layout
-from pymc_apm.options import acceptance, cholesky_factor, one_of, positive_number
+from pymc_apm.validation import acceptance, cholesky_factor, one_of, positive_number
 
 
 class WalksRandomly:

@@ -20,7 +20,7 @@ from pymc_apm.adaptive.transition import Transition, u_then_theta
 from pymc_apm.density.target import THETA
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import UNLIMITED
-from pymc_apm.options import numbers, one_of, positive_integer
+from pymc_apm.validation import numbers, one_of, positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import continuous_or_all

@@ -6,8 +6,8 @@ from scipy import stats
 
 from pymc_apm.errors import CoalescenceError, ModelError
 from pymc_apm.estimators import Ising
-from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.stream import Reader, fresh_stream, make_scratch
+from pymc_apm.stream_generator import StreamGenerator
 from tests.estimators import truth
 from tests.statistical.checks import Z, assert_exact, assert_not_exact, z_scores_of_means
 

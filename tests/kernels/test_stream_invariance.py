@@ -287,7 +287,11 @@ SLICES = {
 @pytest.mark.parametrize("name", SLICES)
 @pytest.mark.parametrize(
     ("settle", "n_chains"),
-    [(settle_all_that_was_realised, 2500), (settle_with_the_same_tail, 1000)],
+    [
+        # A small bias, which takes many chains to show.
+        pytest.param(settle_all_that_was_realised, 2500, marks=pytest.mark.slow),
+        (settle_with_the_same_tail, 1000),
+    ],
     ids=["as far as it is known", "by its seed"],
 )
 def test_keeping_the_unused_tail_fails_by_a_wide_margin(name, settle, n_chains):
@@ -295,6 +299,7 @@ def test_keeping_the_unused_tail_fails_by_a_wide_margin(name, settle, n_chains):
     assert z_of_branches(kernel, settle, is_normal, n_chains) > 6.0
 
 
+@pytest.mark.slow  # as above
 def test_redrawing_the_tail_within_an_update_fails_by_a_wide_margin():
     _, path, width, is_normal = SLICES["elliptical"]
     kernel = slice_along(tail_redrawn_for_each_proposal(path), width)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.stream import Reader, make_scratch
+from pymc_apm.stream_generator import StreamGenerator
 from tests.stream_models import stream_generator
 
 METHODS = sorted(name for name in vars(StreamGenerator) if not name.startswith("_"))
