@@ -17,7 +17,7 @@ import pymc_apm as apm
 from pymc_apm.black_box import nodes_between
 from pymc_apm.errors import EstimatorError, ModelError
 from pymc_apm.estimators import laplace_dense, laplace_ops, matrices
-from pymc_apm.target import REST, THETA, Target
+from pymc_apm.density.target import REST, THETA, Target
 from tests.statistical.checks import assert_exact, assert_not_exact, z_scores_of_means
 from tests.steps.models import sample
 

@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_apm as apm
-from pymc_apm.target import REST, THETA, Target
+from pymc_apm.density.target import REST, THETA, Target
 from tests.models import PYTHON, QUIET, SETUP_RUNS, Calls, PythonOp, run
 
 STEPS = {

@@ -6,7 +6,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from pymc_apm.layout import Layout
+from pymc_apm.density.layout import Layout
 
 
 @pytest.fixture(scope="module")

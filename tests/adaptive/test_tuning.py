@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_apm.adaptation import (
+from pymc_apm.adaptive.covariance import FIRST_WINDOW, learn_covariance, start_covariance
+from pymc_apm.adaptive.tuning import (
     BATCH,
     ENOUGH,
-    FIRST_WINDOW,
     Scale,
     Width,
     freeze_scale,
     freeze_width,
-    learn_covariance,
-    start_covariance,
     tune_scale,
     tune_width,
 )

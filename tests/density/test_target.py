@@ -6,7 +6,8 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_apm as apm
-from pymc_apm.target import IMPOSSIBLE, REST, THETA, Evaluation, Target
+from pymc_apm.density.target import REST, THETA, Target
+from pymc_apm.types import Evaluation
 from tests.models import PYTHON, PythonOp, run
 
 
@@ -185,8 +186,8 @@ def test_any_sequence_of_moves_ends_where_an_evaluation_from_scratch_does(
     inputs = case.random_inputs()
     evaluation = target.start(inputs)
     for _ in range(15):
-        blocks = rng.permutation(list(inputs))[: rng.integers(1, len(inputs) + 1)]
-        proposal = {name: value for name, value in case.random_inputs().items() if name in blocks}
+        moved = rng.permutation(list(inputs))[: rng.integers(1, len(inputs) + 1)]
+        proposal = {name: value for name, value in case.random_inputs().items() if name in moved}
         position = tuple(proposal.values())
         density = target.along(*proposal)
         log_density, proposed = density(position if len(position) > 1 else position[0], evaluation)
@@ -253,7 +254,7 @@ def test_a_stable_form_is_found_although_its_parts_are_in_different_stages(
     rng = np.random.default_rng(1)
     theta, u = rng.uniform(1.0, 2.0, size), rng.standard_normal(size)
     evaluation = target.start({THETA: theta, REST: np.zeros(0), "u": u})
-    assert target.n_nan == 0
+    assert evaluation.cost.n_nan == 0
     np.testing.assert_allclose(evaluation.log_estimate, expected(1000 * theta, 2 * u).sum())
 
 
@@ -271,31 +272,28 @@ def test_bounds_of_the_prior_are_checked_as_the_model_says(check_bounds):
     inputs = {THETA: np.array([-0.5, 1.0]), REST: np.zeros(0), "u": np.ones(1)}
     evaluation = target.start(inputs)
     if check_bounds:
-        assert evaluation is IMPOSSIBLE
-        assert target.n_evals == 0
+        assert evaluation.log_prior == evaluation.log_density == -np.inf
+        assert evaluation.cost == (0, 0, 0, 0)
     else:
         point = {"shape": np.array(-0.5), "x": np.array(1.0)}
         expected = compile_reference(model)(point, {"u": np.ones(1)})
         np.testing.assert_allclose(evaluation.log_density, expected)
 
 
-def test_counts_of_evaluations_are_exact_and_can_be_reset():
+def test_an_evaluation_says_what_it_cost():
     case = Case(two_potentials_and_a_vector, PYTHON)
     target = case.target
     evaluation = target.start(case.random_inputs())
-    assert (target.n_evals, target.n_theta_evals, target.n_nan) == (1, 1, 0)
+    assert evaluation.cost == (1, 1, 0, 0)
     inputs = case.random_inputs()
-    for _ in range(3):
-        target.along("u")(inputs["u"], evaluation)
-    assert (target.n_evals, target.n_theta_evals) == (4, 1)
-    target.along(THETA)(inputs[THETA], evaluation)
-    target.along(THETA, "v")((inputs[THETA], inputs["v"]), evaluation)
-    assert (target.n_evals, target.n_theta_evals) == (6, 3)
+    assert target.along("u")(inputs["u"], evaluation)[1].cost == (1, 0, 0, 0)
+    assert target.along(THETA)(inputs[THETA], evaluation)[1].cost == (1, 1, 0, 0)
+    both = target.along(THETA, "v")((inputs[THETA], inputs["v"]), evaluation)[1]
+    assert both.cost == (1, 1, 0, 0)
     impossible = case.inputs(case.point | {"phi": np.array(200.0)}, {})
-    assert target.along(THETA)(impossible[THETA], evaluation) == (-np.inf, IMPOSSIBLE)
-    assert (target.n_evals, target.n_theta_evals) == (6, 3)
-    target.reset_counts()
-    assert (target.n_evals, target.n_theta_evals, target.n_nan) == (0, 0, 0)
+    log_density, nowhere = target.along(THETA)(impossible[THETA], evaluation)
+    assert log_density == nowhere.log_density == nowhere.log_prior == -np.inf
+    assert nowhere.cost == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("make_step", [apm.APMSlice, apm.APMMetropolis, apm.PseudoMarginalMH])
@@ -324,10 +322,9 @@ def test_an_estimate_of_zero_or_not_a_number_has_no_density_but_an_evaluation():
         apm.Potential("log_lik", pt.log(theta) + 0.0 * u)
     target = Target(model, model.value_vars, model.initial_point(), PYTHON)
     for value, is_nan in [(0.0, False), (-1.0, True)]:
-        target.reset_counts()
         evaluation = target.start({THETA: np.array([value]), REST: np.zeros(0), "u": np.zeros(1)})
         assert isinstance(evaluation, Evaluation)
         assert (evaluation.log_density, evaluation.log_estimate) == (-np.inf, -np.inf)
-        assert (target.n_evals, target.n_nan) == (1, is_nan)
+        assert (evaluation.cost.n_evals, evaluation.cost.n_nan) == (1, is_nan)
         _, recovered = target.along(THETA)(np.ones(1), evaluation)
         assert recovered.log_estimate == 0.0
