@@ -1,12 +1,10 @@
-"""What each kind of randomness u is: how it is drawn, how it is updated, who updates it."""
+"""What each kind of randomness u is: how it is drawn and how it is updated."""
 
 import math
-import weakref
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
-import pytensor
 from numpy.typing import NDArray
 
 from pymc_apm.errors import ModelError
@@ -41,9 +39,10 @@ __all__ = [
 
 
 class Randomness(ABC):
-    """What is known of one u: its name, its distribution, its updates, whether a step makes them.
+    """What is known of one u: its name, its distribution and its updates.
 
-    Kernels see u as a float64 vector; what it is in the graph is the business of the subclass.
+    Nothing here ever changes, so that copies of a model may share it. Kernels see u as a float64
+    vector; what it is in the graph is the business of the subclass.
 
     Attributes
     ----------
@@ -51,8 +50,6 @@ class Randomness(ABC):
         The name it has in the model.
     shape : tuple of int
         Its shape in the graph; ``None`` for a length that is not fixed.
-    is_claimed : SharedVariable
-        The flag that the model's log density checks: true while some step updates this u.
     kind : str
         What it is made of, in words.
     is_lazy : bool
@@ -72,8 +69,6 @@ class Randomness(ABC):
     def __init__(self, name: str, shape: tuple[int | None, ...]) -> None:
         self.name = name
         self.shape = shape
-        self.is_claimed = pytensor.shared(np.array(False), name=f"{name}_is_claimed")
-        self._owners: weakref.WeakSet[object] = weakref.WeakSet()
 
     @property
     def size(self) -> int | None:
@@ -112,31 +107,6 @@ class Randomness(ABC):
     ) -> Any:
         """Update u by Metropolis independence."""
         return metropolis_independence(rng, state, log_density, self.draw_elements)
-
-    def claim(self, owner: object) -> None:
-        """Register that ``owner`` updates this u, until the owner is no more."""
-        if owner not in self._owners:
-            self._owners.add(owner)
-            weakref.finalize(owner, self._count_owners).atexit = False
-        self._count_owners()
-
-    def release(self) -> None:
-        """Forget all claims."""
-        self._owners.clear()
-        self._count_owners()
-
-    def _count_owners(self) -> None:
-        # Iterating passes over owners that are just being deleted; the length counts them.
-        self.is_claimed.set_value(np.array(any(True for _ in self._owners)))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_owners"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Claims are held by steps of one process; a step that was sent elsewhere claims anew there.
-        # The flag stays as it is: PyTensor does not allow a value to change while it unpickles.
-        self.__dict__.update(state)
-        self._owners = weakref.WeakSet()
 
 
 class NormalArray(Randomness):

@@ -2,9 +2,8 @@
 
 A piece of randomness is a shared variable of PyTensor, so that every step method of PyMC sees its
 current value, with a :class:`~pymc_apm.kinds.Randomness` attached that says what its distribution
-q(u) is. Steps that update it *claim* it; as long as nobody does, sampling the model or evaluating
-its log density is an error, because a u that never changes would silently give the posterior of one
-fixed estimate.
+q(u) is. To PyMC it is data of the model, so that a copy of the model has a copy of it. Who updates
+it is the business of :mod:`pymc_apm.claims`.
 """
 
 import operator
@@ -211,11 +210,17 @@ def _declare(
     model: pm.Model,
 ) -> TensorSharedVariable:
     randomness = kind(model.name_for(name), shape)
+    if randomness.name.startswith(":"):
+        raise ModelError(
+            "The name of randomness must not begin with a colon, as names of blocks of parameters "
+            f"do, but it is {randomness.name!r}."
+        )
     # Any value will do until a chain starts and draws its own; this one is the same every time.
     u = randomness.draw(np.random.default_rng(zlib.crc32(randomness.name.encode())))
     variable = pytensor.shared(randomness.as_array(u), name=randomness.name, shape=shape)
     variable.tag.apm_randomness = randomness
     model.add_named_variable(variable, dims=dims)
+    model.data_vars.append(variable)
     return variable
 
 

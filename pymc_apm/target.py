@@ -23,6 +23,7 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_apm._compat import compile_function
 from pymc_apm.black_box import black_boxes_in, nodes_between, used_numbers
+from pymc_apm.claims import flags_in
 from pymc_apm.errors import EstimatorError, add_context, describe_value, see
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.kernels.stream import settled
@@ -223,8 +224,8 @@ class Target:
             replacements[u] = self._blocks[u.name]
             if u.tag.apm_randomness.size is not None:
                 replacements[u] = self._blocks[u.name].reshape(u.type.shape)
-            # Only steps evaluate the target, and they see to it that all randomness is claimed.
-            replacements[u.tag.apm_randomness.is_claimed] = pt.constant(np.array(True))
+        # Only steps evaluate the target, and they see to it that all randomness is claimed.
+        replacements |= {flag: pt.constant(np.array(1)) for flag in flags_in(variables)}
         return clone_replace(list(variables), replace=replacements, rebuild_strict=False)
 
     def _give_places(self, stages: Sequence[Stage]) -> dict[Variable, int]:

@@ -13,12 +13,11 @@ from pymc.util import get_random_generator
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_apm._compat import StartsChains, get_shared, set_shared
+from pymc_apm.claims import unclaimed_in
 from pymc_apm.errors import EstimatorError, ModelError, UnclaimedRandomnessError, see, unclaimed
 from pymc_apm.kernels import LogDensity, State
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.options import one_of
-from pymc_apm.potential import feeds_potential
-from pymc_apm.randomness import randomness_in
 from pymc_apm.steps.choose import choose_randomness
 from pymc_apm.steps.progress import ShowsProgress
 from pymc_apm.target import REST, THETA, Evaluation, Target
@@ -121,7 +120,6 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         self._seen_u: dict[str, NDArray[np.float64]] = {}
         self.tune = True
         self.is_started = False
-        self.claim_u()
 
     # The chain's state
 
@@ -149,10 +147,10 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
             raise ValueError("The chain has no draw yet.")
         return self._evaluation.log_density
 
-    def claim_u(self) -> None:
-        """Declare that the randomness that this step updates is taken care of."""
-        for block in self._u_blocks:
-            block.variable.tag.apm_randomness.claim(self)
+    @property
+    def updated_randomness(self) -> list[SharedVariable]:
+        """The randomness that this step updates."""
+        return [block.variable for block in self._u_blocks]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what belongs to this process and to the chain it runs."""
@@ -174,7 +172,6 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
 
     def start_chain(self) -> None:
         """Forget the last chain and draw u afresh from q(u)."""
-        self.claim_u()
         self._evaluation = None
         self.is_started = False
         self.tune = True
@@ -332,11 +329,8 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         }
 
     def _check_claims(self) -> None:
-        names = [
-            u.name
-            for u in self.target.randomness
-            if not u.tag.apm_randomness.is_claimed.get_value()
-        ]
+        own = {variable.name for variable in self.updated_randomness}
+        names = [name for name in unclaimed_in(self.target.model) if name not in own]
         if names:
             raise UnclaimedRandomnessError(unclaimed(names))
 
@@ -382,26 +376,3 @@ def _set_value(variable: SharedVariable, u: FloatVector) -> NDArray[np.float64]:
 def share_accepted(infos: Sequence[Any]) -> float:
     """Return the share of updates that moved what they update; none if there was none."""
     return sum(info.accepted for info in infos) / len(infos) if infos else 0.0
-
-
-def take_stock(model: pm.Model, steps: Sequence[Any]) -> None:
-    """Check, where ``pm.sample`` starts, that its steps update all randomness of the model.
-
-    Only the steps of this run count: one that is kept for later would otherwise vouch for
-    randomness that it does not update. A parameter of an estimator that has no step yet will get
-    one of ours, which updates all randomness there is.
-    """
-    randomness = randomness_in([*model.potentials, *model.basic_RVs])
-    for variable in randomness:
-        variable.tag.apm_randomness.release()
-    assigned: set[Any] = set()
-    for step in steps:
-        assigned.update(getattr(step, "vars", ()))
-        if hasattr(step, "claim_u"):
-            step.claim_u()
-    names = [u.name for u in randomness if not u.tag.apm_randomness.is_claimed.get_value()]
-    gets_our_step = any(
-        feeds_potential(rv) for rv in model.free_RVs if model.rvs_to_values[rv] not in assigned
-    )
-    if names and not gets_our_step:
-        raise UnclaimedRandomnessError(unclaimed(names))
