@@ -277,8 +277,8 @@ def _debug_potential(model: pm.Model, potential: Any, point: dict[str, Any], fn:
 
 
 def _find_constants(original: Callable[..., Any], model: pm.Model) -> dict[str, Any]:
-    found = original(model).items()
-    return {name: value for name, value in found if not randomness_of(model[name])}
+    names = {variable.name for variable in model.data_vars if randomness_of(variable)}
+    return {name: value for name, value in original(model).items() if name not in names}
 
 
 def _fgraph_from_model(original: Callable[..., Any], model: pm.Model, *args: Any) -> Any:
