@@ -37,7 +37,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,9 @@ from pymc_apm.steps import APMMetropolis, APMSlice
 
 SWITCH = "PYMC_APM_HOOKS"
 """The environment variable that leaves PyMC alone if it is 0."""
+
+REGISTERED = (APMSlice, APMMetropolis)
+"""The steps that ``pm.sample()`` may choose; each updates all randomness if not told otherwise."""
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +131,7 @@ def register_step_methods() -> None:
     competent steps is taken.
     """
     registered = pymc.step_methods.STEP_METHODS
-    for step in (APMMetropolis, APMSlice):
+    for step in reversed(REGISTERED):
         if step not in registered:
             registered.insert(0, step)
 
@@ -145,7 +148,7 @@ def _sample(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     _check_sampler(kwargs.get("nuts_sampler"))
     steps = list(_flat(kwargs.get("step")))
-    take_stock(model, steps, gets_our_step=_gets_our_step(model, steps))
+    take_stock(model, steps, _assigned_randomness(model, steps, kwargs))
     with held(flags), _limited_blas(**kwargs):
         result = original(*args, **kwargs)
         _warn(result, model, quiet=kwargs.get("quiet", False))
@@ -162,12 +165,41 @@ def _flat(step: Any) -> Iterator[Any]:
             yield from _flat(part)
 
 
-def _gets_our_step(model: pm.Model, steps: Iterable[Any]) -> bool:
-    """Say whether PyMC will give a parameter of an estimator to a step of its choice: to ours."""
-    assigned = {variable for step in steps for variable in getattr(step, "vars", ())}
-    return any(
-        feeds_potential(rv) for rv in model.free_RVs if model.rvs_to_values[rv] not in assigned
-    )
+def _assigned_randomness(
+    model: pm.Model, steps: Iterable[Any], options: Mapping[str, Any]
+) -> set[str]:
+    """Return the names of the randomness that is updated by the steps that PyMC will choose.
+
+    A parameter of an estimator that has no step gets one of ours, as a rule, and that updates all
+    randomness there is, unless the options for it in the call of ``pm.sample`` say otherwise.
+    """
+    taken = {variable for step in steps for variable in getattr(step, "vars", ())}
+    names: set[str] = set()
+    for rv in model.free_RVs:
+        if model.rvs_to_values[rv] in taken or not feeds_potential(rv):
+            continue
+        chosen = {_choice(rv, has_gradient) for has_gradient in (True, False)}
+        if len(chosen) > 1 or not chosen <= set(REGISTERED):
+            continue
+        given = options.get(chosen.pop().name, {})
+        if given.get("u_update", "slice") is None:
+            continue
+        names |= {u.name for u in _chosen_randomness(model, given.get("u"))}
+    return names
+
+
+def _choice(rv: Any, has_gradient: bool) -> Any:
+    """Return the step that PyMC chooses for a random variable."""
+    methods = pymc.step_methods.STEP_METHODS
+    return max(methods, key=lambda method: method._competence(rv, has_gradient))
+
+
+def _chosen_randomness(model: pm.Model, u: Any) -> list[Any]:
+    randomness = randomness_of_model(model)
+    if u is None:
+        return randomness
+    names = {getattr(item, "name", item) for item in (u if isinstance(u, list | tuple) else [u])}
+    return [variable for variable in randomness if variable.name in names]
 
 
 def _check_sampler(nuts_sampler: str | None) -> None:

@@ -15,6 +15,7 @@ Its value goes with the model to the processes in which chains run.
 """
 
 import contextlib
+import copy
 import multiprocessing
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,9 +50,19 @@ class _FlagContainer(Container):
     """Where the value of a flag is."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Come from a pickle: without claims, unless to a process in which the run goes on."""
+        """Come from a pickle, without claims."""
         self.__dict__.update(state)
-        if multiprocessing.parent_process() is None:
+        self._forget()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_FlagContainer":
+        """Return a copy, without claims."""
+        copied: _FlagContainer = super().__deepcopy__(memo)
+        copied._forget()
+        return copied
+
+    def _forget(self) -> None:
+        """Forget all claims, unless this is a process to which a run was sent, and goes on."""
+        if self.storage[0] and multiprocessing.parent_process() is None:
             # In place: PyTensor checks that no function has another value than when it was pickled.
             self.storage[0][...] = 0
 
@@ -66,7 +77,7 @@ class Flag(TensorSharedVariable):
     def clone(self, **kwargs: Any) -> "Flag":
         """Return a flag at zero."""
         flag = new_flag(kwargs.get("name", self.name))
-        flag.tag.__dict__.update(self.tag.__dict__)
+        flag.tag = copy.copy(self.tag)
         return flag
 
 
@@ -220,7 +231,7 @@ def clamped(model: pm.Model | None = None) -> Iterator[pm.Model]:
         yield model
 
 
-def take_stock(model: pm.Model, steps: Sequence[Any], *, gets_our_step: bool) -> None:
+def take_stock(model: pm.Model, steps: Sequence[Any], assigned: Iterable[str] = ()) -> None:
     """Check that the steps of a run update all randomness of a model.
 
     Parameters
@@ -229,8 +240,8 @@ def take_stock(model: pm.Model, steps: Sequence[Any], *, gets_our_step: bool) ->
     steps : list
         The steps that ``pm.sample`` was given. What a step updates it says by its attribute
         ``updated_randomness``, a list of shared variables; others update none.
-    gets_our_step : bool
-        Whether ``pm.sample`` will add a step of ours, which updates all randomness there is.
+    assigned : list of str
+        The names of the randomness that is updated by steps that ``pm.sample`` will add.
 
     Raises
     ------
@@ -250,6 +261,6 @@ def take_stock(model: pm.Model, steps: Sequence[Any], *, gets_our_step: bool) ->
             "what is given to pm.do or to freeze_dims_and_data."
         )
     updated = {u for step in steps for u in getattr(step, "updated_randomness", ())}
-    names = [variable.name for variable in randomness if variable not in updated]
-    if names and not gets_our_step:
+    names = [u.name for u in randomness if u not in updated and u.name not in set(assigned)]
+    if names:
         raise UnclaimedRandomnessError(unclaimed(names))

@@ -1,6 +1,7 @@
 """An estimate may be computed while ``pm.sample`` runs, and where u is clamped on purpose."""
 
 import contextlib
+import copy
 import threading
 
 import cloudpickle
@@ -8,7 +9,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from pymc.step_methods import CompoundStep
+from pymc.step_methods import STEP_METHODS, CompoundStep
 from pytensor.compile.mode import JAX
 from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
@@ -215,6 +216,31 @@ def test_the_step_of_another_model_does_not_count():
         pm.sample(model=model, step=steps, **FEW)
 
 
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [({"u_update": None}, "'u', 'v'"), ({"u": "u"}, "'v'"), ({"u": ["v"]}, "'u'")],
+)
+def test_a_step_that_pymc_chooses_counts_for_what_it_updates(options, left):
+    model = mixed_toy()
+    with pytest.raises(UnclaimedRandomnessError, match=f"the randomness {left},"):
+        pm.sample(model=model, apm_slice=options, **FEW)
+
+
+def test_a_step_that_pymc_chooses_may_share_the_randomness_with_one_that_is_given():
+    with mixed_toy():
+        step = apm.APMReflectiveU(compile_kwargs=PYTHON)
+        idata = pm.sample(step=step, apm_slice={"u": "u"}, compile_kwargs=PYTHON, **FEW)
+    assert idata.sample_stats["u_accepted"].values.shape[-1] == 2
+
+
+def test_a_step_that_pymc_does_not_choose_does_not_count(monkeypatch):
+    model = toy_gaussian(2)
+    methods = [step for step in STEP_METHODS if step is not apm.APMSlice]
+    monkeypatch.setattr("pymc.step_methods.STEP_METHODS", methods)
+    with refused:
+        pm.sample(model=model, **FEW)
+
+
 def test_steps_within_steps_count():
     model = toy_gaussian(2)
     with model:
@@ -244,10 +270,11 @@ def test_a_model_that_is_pickled_during_a_run_takes_no_claim_along():
     model = toy_gaussian(2)
     with apm.clamped(model):
         logp = model.compile_logp()
-        copy, function = cloudpickle.loads(cloudpickle.dumps((model, logp)))
-        assert claims(copy) == [0]
-        with refused:
-            function(copy.initial_point())
+        other, function = cloudpickle.loads(cloudpickle.dumps((model, logp)))
+        assert claims(other) == [0]
+        for copied in (function, copy.deepcopy(logp)):
+            with refused:
+                copied(other.initial_point())
         assert claims(model) == [1]
         assert np.isfinite(logp(model.initial_point()))
 
