@@ -8,15 +8,10 @@ chain, and the parameters are updated with u clamped.
 from importlib.metadata import version
 
 from pymc_apm import estimators
-from pymc_apm._compat import (
-    add_convergence_check,
-    before_sampling,
-    limit_blas_threads,
-    register_step_methods,
-)
+from pymc_apm._hooks import install
 from pymc_apm.black_box import black_box
+from pymc_apm.claims import clamped
 from pymc_apm.diagnostics import compare, estimator_report, sticking, tune_estimator
-from pymc_apm.diagnostics.problems import problems
 from pymc_apm.plots import (
     plot_acceptance,
     plot_compare,
@@ -32,10 +27,9 @@ from pymc_apm.steps import (
     APMMetropolis,
     APMReflectiveU,
     APMSlice,
-    # ExchangeMH,
+    ExchangeMH,
     PseudoMarginalMH,
 )
-
 
 __version__ = version("pymc_apm")
 
@@ -45,7 +39,7 @@ __all__ = [
     "APMMetropolis",
     "APMReflectiveU",
     "APMSlice",
-    # "ExchangeMH",
+    "ExchangeMH",
     "Potential",
     "PseudoMarginalMH",
     "Seed",
@@ -53,6 +47,7 @@ __all__ = [
     "StandardUniform",
     "Stream",
     "black_box",
+    "clamped",
     "compare",
     "estimator_report",
     "estimators",
@@ -65,14 +60,5 @@ __all__ = [
     "tune_estimator",
 ]
 
-# ``pm.sample()`` without a step gives the parameters of estimators to these.
-register_step_methods(APMSlice, APMMetropolis)
-
-# At its start, it takes stock of which randomness the steps of the run update.
-
-
-# Chains that it runs in parallel share the processors.
-limit_blas_threads()
-
-# At its end, ``pm.sample()`` warns of what went wrong in the estimators.
-add_convergence_check(problems)
+# What this does to PyMC is listed there.
+install()

@@ -1,17 +1,12 @@
 """The only file that knows that PyMC 5 and PyMC 6 differ."""
 
-import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pymc.sampling.mcmc
-import pymc.step_methods
 import pytensor
 from pymc.pytensorf import compile as compile_pymc
-from pymc.stats.convergence import SamplerWarning, WarningType
-from pymc.step_methods.compound import BlockedStep
 from pymc.util import get_random_generator
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
@@ -19,22 +14,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.link.numba.linker import NumbaLinker
-from threadpoolctl import threadpool_limits
 
 from pymc_apm.errors import CompileError
-
-
-def register_step_methods(*steps: type[BlockedStep]) -> None:
-    """Let ``pm.sample`` choose among these steps too, where none is given.
-
-    The list is edited in place and at its front. In place, because PyMC 5 finds it as
-    ``pm.STEP_METHODS`` and PyMC 6 imports it by name; at the front, because the first of equally
-    competent steps is taken.
-    """
-    registered = pymc.step_methods.STEP_METHODS
-    for step in reversed(steps):
-        if step not in registered:
-            registered.insert(0, step)
 
 
 def compile_function(
@@ -100,24 +81,6 @@ def numba_function(graph: FunctionGraph) -> Any:
     return function
 
 
-def add_convergence_check(check: Callable[[Any], list[str]]) -> None:
-    """Let ``pm.sample`` warn, where it warns of divergences, of what a check finds in its result.
-
-    PyMC has no hook for this: the function that it calls at the end of ``pm.sample`` is wrapped.
-    """
-    original = getattr(pymc.sampling.mcmc, "run_convergence_checks", None)
-    if original is None or getattr(original, "apm_check", None) is check:
-        return
-
-    @functools.wraps(original)
-    def run_convergence_checks(idata: Any, model: Any) -> list[SamplerWarning]:
-        found = [SamplerWarning(WarningType.BAD_PARAMS, text, "warn") for text in check(idata)]
-        return original(idata, model) + found
-
-    run_convergence_checks.apm_check = check  # type: ignore[attr-defined]
-    pymc.sampling.mcmc.run_convergence_checks = run_convergence_checks
-
-
 def storage_of(variable: SharedVariable) -> list[np.ndarray]:
     """Return the list of one element that holds the value of a shared variable."""
     storage: list[np.ndarray] = variable.container.storage
@@ -135,25 +98,6 @@ def set_shared(variable: SharedVariable, value: np.ndarray) -> None:
     The checks of ``set_value`` cost more than an update of a small u.
     """
     variable.container.storage[0] = value
-
-
-def before_sampling(hook: Callable[[Any, list[BlockedStep]], None]) -> None:
-    """Let ``pm.sample`` call a function with the model and the steps that it was given.
-
-    PyMC has no hook for this: the function that it calls first, to assign steps, is wrapped.
-    """
-    original = pymc.sampling.mcmc.assign_step_methods
-    if getattr(original, "apm_hook", None) is hook:
-        return
-
-    @functools.wraps(original)
-    def assign_step_methods(model: Any, step: Any = None, *args: Any, **kwargs: Any) -> Any:
-        steps = step if isinstance(step, list | tuple) else [step]
-        hook(model, [one for item in steps for one in getattr(item, "methods", [item])])
-        return original(model, step, *args, **kwargs)
-
-    assign_step_methods.apm_hook = hook  # type: ignore[attr-defined]
-    pymc.sampling.mcmc.assign_step_methods = assign_step_methods
 
 
 def with_gradient(op: type[Op]) -> type[Op]:
@@ -223,29 +167,3 @@ def tail_index(log_weights: np.ndarray) -> float:
 
         _, k = array_stats.psislw(-log_weights)
     return float(k)
-
-
-def limit_blas_threads() -> None:
-    """Let chains that ``pm.sample`` runs in parallel have the BLAS threads that it means to give.
-
-    Where processes are forked, PyMC leaves them as many threads as there are processors, because
-    to change that within a child may crash it (pymc-devs/pymc#7354), and the chains get in each
-    other's way. Children inherit the limit of the parent, so it is set there while they run, for
-    chains of this package alone.
-    """
-    original = getattr(pymc.sampling.mcmc, "_mp_sample", None)
-    if original is None or hasattr(original, "apm_limits"):
-        return
-
-    @functools.wraps(original)
-    def _mp_sample(*args: Any, **kwargs: Any) -> Any:
-        step, context = kwargs.get("step"), kwargs.get("mp_ctx")
-        steps = getattr(step, "methods", [step])
-        is_forked = context is not None and context.get_start_method() == "fork"
-        if not (is_forked and any(isinstance(one, StartsChains) for one in steps)):
-            return original(*args, **kwargs)
-        with threadpool_limits(kwargs.get("blas_cores"), user_api="blas"):
-            return original(*args, **kwargs)
-
-    _mp_sample.apm_limits = True  # type: ignore[attr-defined]
-    pymc.sampling.mcmc._mp_sample = _mp_sample

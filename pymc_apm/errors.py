@@ -54,7 +54,10 @@ class CoalescenceError(EstimatorError):
 
 
 class UnclaimedRandomnessError(SamplingError):
-    """A model was to be sampled although no step updates some of its randomness."""
+    """A model was to be sampled, or its density computed, although no step updates its randomness.
+
+    To compute the density with the randomness clamped, use :func:`pymc_apm.clamped`.
+    """
 
 
 def unclaimed(names: Iterable[str]) -> str:
@@ -63,7 +66,9 @@ def unclaimed(names: Iterable[str]) -> str:
         f"No step updates the randomness {', '.join(map(repr, names))}, so that the estimate would "
         "stay the same for the whole chain and the posterior would be wrong. Sample with "
         "apm.APMSlice(), or add one of apm.APMEllipticalU(), apm.APMReflectiveU(), "
-        f"apm.APMIndependenceU() to the list of steps. {see('recipes')}"
+        "apm.APMIndependenceU() to the list of steps. (To look at the density of one estimate, do "
+        "so within `with apm.clamped(model):`. If there is such a step, then pm.sample has been "
+        f"imported by name before pymc_apm, which does not know of the run.) {see('recipes')}"
     )
 
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import ancestors
-from pytensor.raise_op import CheckAndRaise
+from pytensor.graph.traversal import ancestors, walk
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.black_box import BlackBox
-from pymc_apm.errors import ModelError, UnclaimedRandomnessError, see, unclaimed
+from pymc_apm.claims import flags_in, guarded
+from pymc_apm.errors import ModelError, see
 from pymc_apm.randomness import randomness_in, randomness_of
 
 __all__ = ["Potential", "feeds_potential"]
@@ -89,9 +89,7 @@ def Potential(
 
     for parameter in parameters:
         parameter.tag.feeds_apm_potential = True
-    for u in randomness:
-        guard = CheckAndRaise(UnclaimedRandomnessError, unclaimed([u.name]))
-        log_estimate = guard(log_estimate, u.is_claimed)
+    log_estimate = guarded(log_estimate, [u.name for u in randomness])
     term = pm.Potential(name, log_estimate, dims=dims, model=model)
     if approximation is not None:
         term.tag.apm_approximation = _checked_approximation(name, approximation, model)
@@ -99,13 +97,57 @@ def Potential(
 
 
 def approximations_in(model: pm.Model) -> list[TensorVariable | None]:
-    """Return the approximation that comes with each potential of a model, if there is one."""
-    return [getattr(term.tag, "apm_approximation", None) for term in model.potentials]
+    """Return the approximation that comes with each potential of a model, if there is one.
+
+    That of a potential in a copy of a model is still about the variables of the first, and of no
+    use.
+    """
+    return [_approximation_of(term, model) for term in model.potentials]
+
+
+def _approximation_of(term: TensorVariable, model: pm.Model) -> TensorVariable | None:
+    approximation = getattr(term.tag, "apm_approximation", None)
+    if approximation is None:
+        return None
+    own = set(model.basic_RVs)
+    is_own = all(variable in own for variable in _random_sources([approximation], own))
+    return approximation if is_own else None
 
 
 def feeds_potential(rv: Variable) -> bool:
-    """Say whether a random variable is a parameter of some estimator."""
+    """Say whether a random variable is a parameter of some estimator.
+
+    It is told by a tag, because that is all that PyMC lets a step know that it asks for its
+    competence. Tags go with the variables when a model is copied; :func:`tag_parameters` puts them
+    right.
+    """
     return getattr(rv.tag, "feeds_apm_potential", False)
+
+
+def tag_parameters(model: pm.Model) -> None:
+    """Tag those random variables of a model that are parameters of its estimators, and no others.
+
+    In a copy they may have lost their tags, or lost the estimators.
+    """
+    has_estimates = bool(flags_in(model.potentials))
+    estimates = [term for term in model.potentials if has_estimates and flags_in([term])]
+    parameters = _random_sources(estimates, set(model.basic_RVs))
+    for rv in model.free_RVs:
+        if feeds_potential(rv) != (rv in parameters):
+            rv.tag.feeds_apm_potential = rv in parameters
+
+
+def _random_sources(outputs: Sequence[Variable], rvs: set[Variable]) -> set[Variable]:
+    """Return the random variables that others are functions of.
+
+    The walk back stops at known ones; others are found as what takes the state of a generator.
+    """
+    found = set()
+    for variable in walk(outputs, lambda v: None if v in rvs else v.owner and v.owner.inputs):
+        node = variable.owner
+        if variable in rvs or (node and any(isinstance(v.type, RandomType) for v in node.inputs)):
+            found.add(variable)
+    return found
 
 
 def _checked_approximation(

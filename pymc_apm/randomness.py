@@ -2,9 +2,8 @@
 
 A piece of randomness is a shared variable of PyTensor, so that every step method of PyMC sees its
 current value, with a :class:`Randomness` attached that says what its distribution
-q(u) is. Steps that update it *claim* it; as long as nobody does, sampling the model or evaluating
-its log density is an error, because a u that never changes would silently give the posterior of one
-fixed estimate.
+q(u) is. To PyMC it is data of the model, so that a copy of the model has a copy of it. Who updates
+it is the business of :mod:`pymc_apm.claims`.
 """
 
 import math
@@ -32,21 +31,20 @@ __all__ = ["Seed", "StandardNormal", "StandardUniform", "Stream", "randomness_in
 class Randomness:
     """One u: its name, its shape in the graph, its kind.
 
+    Nothing here ever changes, so that copies of a model may share it.
+
     Attributes
     ----------
     name : str
         The name it has in the model.
     shape : tuple of int
         Its shape in the graph; ``None`` for a length that is not fixed.
-    is_claimed : SharedVariable
-        The flag that the model's log density checks: true while some step updates this u.
     """
 
     def __init__(self, name: str, shape: tuple[int | None, ...], kind_name: str) -> None:
         self.name = name
         self.shape = shape
         self.kind_name = kind_name
-        self.is_claimed = pytensor.shared(np.array(False), name=f"{name}_is_claimed")
 
     @property
     def kind(self) -> Kind:
@@ -246,11 +244,17 @@ def _declare(
     model: pm.Model,
 ) -> TensorSharedVariable:
     randomness = Randomness(model.name_for(name), shape, kind)
+    if randomness.name.startswith(":"):
+        raise ModelError(
+            "The name of randomness must not begin with a colon, as names of inputs that hold "
+            f"parameters do, but it is {randomness.name!r}."
+        )
     # Any value will do until a chain starts and draws its own; this one is the same every time.
     u = randomness.draw(np.random.default_rng(zlib.crc32(randomness.name.encode())))
     variable = pytensor.shared(randomness.as_array(u), name=randomness.name, shape=shape)
     variable.tag.apm_randomness = randomness
     model.add_named_variable(variable, dims=dims)
+    model.data_vars.append(variable)
     return variable
 
 

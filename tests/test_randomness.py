@@ -1,6 +1,4 @@
-"""Declaring randomness in a model: shapes, names, claims, and that no trace ever holds it."""
-
-import gc
+"""Declaring randomness in a model: shapes, names, and that no trace ever holds it."""
 
 import cloudpickle
 import numpy as np
@@ -8,14 +6,11 @@ import pymc as pm
 import pytest
 
 import pymc_apm as apm
-from pymc_apm.errors import ModelError, UnclaimedRandomnessError
+from pymc_apm.errors import ModelError
+from pymc_apm.target import REST, THETA
 from tests.models import PYTHON, QUIET, mixed_toy, toy_gaussian
 
 DECLARE = [apm.StandardNormal, apm.StandardUniform]
-
-
-def is_claimed(variable):
-    return bool(variable.tag.apm_randomness.is_claimed.get_value())
 
 
 @pytest.fixture(params=DECLARE, ids=["normal", "uniform"])
@@ -112,6 +107,30 @@ def test_a_name_is_taken_once(declare):
             declare("u")
 
 
+@pytest.mark.parametrize("name", [":theta", ":rest", ":x"])
+def test_a_name_that_begins_with_a_colon_is_refused(declare, name):
+    """Blocks of parameters have such names, and randomness that took one would merge with them."""
+    with pm.Model() as model:
+        with pytest.raises(ModelError, match=f"must not begin with a colon.*'{name}'"):
+            declare(name)
+        for other in (apm.Stream, apm.Seed):
+            with pytest.raises(ModelError, match="must not begin with a colon"):
+                other(name)
+    assert not model.named_vars
+    assert not model.data_vars
+
+
+def test_parameters_may_be_called_like_blocks():
+    with pm.Model():
+        theta = pm.Normal(":theta", 0.0, 1.0)
+        rest = pm.Normal(":rest", 0.0, 1.0)
+        apm.Potential("log_lik", -((theta - rest + apm.StandardNormal("u")) ** 2))
+        step = apm.APMSlice([theta], compile_kwargs=PYTHON)
+    u = np.array([0.3])
+    values = {THETA: np.array([0.5]), REST: np.array([-1.0]), "u": u}
+    assert np.isclose(step.target.start(values).log_estimate, -((0.5 + 1.0 + 0.3) ** 2))
+
+
 def test_the_value_before_sampling_is_the_same_every_time_but_not_for_every_name(declare):
     values = []
     for name in ("u", "u", "v"):
@@ -173,41 +192,6 @@ def test_declared_data_is_recorded_and_randomness_beside_it_is_not():
     assert set(idata.constant_data.data_vars) == {"x"}
 
 
-def test_randomness_is_claimed_as_long_as_a_step_that_updates_it_lives():
-    model = mixed_toy()
-    u, v = model["u"], model["v"]
-    assert not is_claimed(u)
-    with model:
-        first = apm.APMEllipticalU(compile_kwargs=PYTHON)
-        assert is_claimed(u)
-        assert not is_claimed(v)
-        second = apm.APMSlice(compile_kwargs=PYTHON)
-    assert is_claimed(v)
-    del first
-    gc.collect()
-    assert is_claimed(u)
-    del second
-    gc.collect()
-    assert not is_claimed(u)
-    assert not is_claimed(v)
-
-
-def test_a_step_without_a_u_update_claims_nothing():
-    model = toy_gaussian(2)
-    with model:
-        step = apm.APMSlice(u_update=None, compile_kwargs=PYTHON)
-    assert step.u == {}
-    assert not is_claimed(model["u"])
-
-
-def test_a_step_that_could_not_be_made_claims_nothing():
-    model = toy_gaussian(2)
-    with model, pytest.raises(ModelError):
-        apm.APMSlice(width=-1.0, compile_kwargs=PYTHON)
-    gc.collect()
-    assert not is_claimed(model["u"])
-
-
 def test_a_pickled_model_is_complete_and_independent_of_the_first():
     model = toy_gaussian(2)
     copy = cloudpickle.loads(cloudpickle.dumps(model))
@@ -215,18 +199,5 @@ def test_a_pickled_model_is_complete_and_independent_of_the_first():
     np.testing.assert_array_equal(copy["u"].get_value(), model["u"].get_value())
     with copy:
         step = apm.APMSlice(compile_kwargs=PYTHON)
-    assert is_claimed(copy["u"])
-    assert not is_claimed(model["u"])
     step.set_rng(np.random.default_rng(1))
     assert not np.array_equal(copy["u"].get_value(), model["u"].get_value())
-
-
-def test_a_model_that_is_pickled_without_its_step_is_refused_by_sample():
-    model = toy_gaussian(2)
-    with model:
-        step = apm.APMSlice(compile_kwargs=PYTHON)
-    copy = cloudpickle.loads(cloudpickle.dumps(model))
-    with copy, pytest.raises(UnclaimedRandomnessError, match="'u'"):
-        pm.sample(step=pm.Metropolis(compile_kwargs=PYTHON), draws=2, tune=2, cores=1)
-    assert is_claimed(model["u"])
-    assert step is not None

@@ -23,6 +23,7 @@ from pytensor.graph.traversal import graph_inputs
 
 from pymc_apm._compat import compile_function
 from pymc_apm.black_box import black_boxes_in, nodes_between, used_numbers
+from pymc_apm.claims import flags_in
 from pymc_apm.density.evaluate import make_density
 from pymc_apm.density.layout import Layout
 from pymc_apm.density.staging import Stage, Term, TermKind, cut
@@ -208,8 +209,8 @@ class Target:
             replacements[u] = self.inputs[u.name]
             if u.tag.apm_randomness.size is not None:
                 replacements[u] = self.inputs[u.name].reshape(u.type.shape)
-            # Only steps evaluate the target, and they see to it that all randomness is claimed.
-            replacements[u.tag.apm_randomness.is_claimed] = pt.constant(np.array(True))
+        # Only steps evaluate the target, and they see to it that all randomness is claimed.
+        replacements |= {flag: pt.constant(np.array(1)) for flag in flags_in(variables)}
         return clone_replace(list(variables), replace=replacements, rebuild_strict=False)
 
     def _give_places(self, stages: Sequence[Stage]) -> dict[Variable, int]:

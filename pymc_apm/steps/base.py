@@ -21,12 +21,11 @@ from pymc_apm.adaptive.transition import (
     settling,
     updating_u,
 )
+from pymc_apm.claims import unclaimed_in
 from pymc_apm.density.target import Target
 from pymc_apm.errors import ModelError, UnclaimedRandomnessError, see, unclaimed
 from pymc_apm.kinds import U_UPDATES
 from pymc_apm.validation import one_of, positive_integer
-from pymc_apm.potential import feeds_potential
-from pymc_apm.randomness import randomness_in
 from pymc_apm.steps.chain import Chain, Recipe
 from pymc_apm.steps.choose import choose_randomness
 from pymc_apm.steps.compiling import Choice, Compiling
@@ -232,6 +231,11 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
             variable.set_value(values[variable.name])
 
     @property
+    def updated_randomness(self) -> list[SharedVariable]:
+        """The randomness that this step updates."""
+        return self.moved
+
+    @property
     def logs(self) -> tuple[float, ...]:
         """The log density at the last draw and its parts, as they were computed there."""
         evaluation = self.chain.evaluation
@@ -314,10 +318,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         return point, [stats]
 
     def _check_claims(self) -> None:
-        names = [
-            u.name
-            for u in self.target.randomness
-            if u not in self.moved and not u.tag.apm_randomness.is_claimed.get_value()
-        ]
+        own = {variable.name for variable in self.moved}
+        names = [name for name in unclaimed_in(self.target.model) if name not in own]
         if names:
             raise UnclaimedRandomnessError(unclaimed(names))

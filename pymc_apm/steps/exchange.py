@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from pymc.step_methods.compound import BlockedStep, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from pymc_apm._compat import StartsChains, compile_function
@@ -161,7 +162,6 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
             self._function = compile_function(model.value_vars, outputs, **compile_kwargs or {})
         point = model.initial_point() if initial_point is None else initial_point
         self.configure(Layout(self.vars, point), scaling, covariance, target_accept, directions)
-        self.claim_u()
 
     def _check_estimators(self) -> None:
         is_fit = all(isinstance(fn, DoublyIntractable) for fn in self._estimators)
@@ -172,14 +172,13 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
                 "Use apm.APMSlice() for those."
             )
 
-    def claim_u(self) -> None:
-        """Declare that the randomness of the estimators is taken care of: it is not needed."""
-        for variable in self._randomness:
-            variable.tag.apm_randomness.claim(self)
+    @property
+    def updated_randomness(self) -> list[SharedVariable]:
+        """The randomness of the estimators: it is not needed, and need not be updated."""
+        return self._randomness
 
     def start_chain(self) -> None:
         """Forget the last chain."""
-        self.claim_u()
         self.tune = True
         self.reset_tuning()
 

@@ -133,8 +133,8 @@ def compile_reference(model):
         for name, value in u.items():
             variable = model[name]
             variable.set_value(value.reshape(variable.type.shape))
-            variable.tag.apm_randomness.is_claimed.set_value(np.array(True))
-        return logp(point)
+        with apm.clamped(model):
+            return logp(point)
 
     return reference
 

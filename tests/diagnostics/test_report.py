@@ -9,7 +9,7 @@ import xarray
 
 import pymc_apm as apm
 from pymc_apm.diagnostics.probe import Probe
-from pymc_apm.errors import ModelError
+from pymc_apm.errors import ModelError, UnclaimedRandomnessError
 from tests.diagnostics.models import black_box_model, cauchy_weights, normal_noise, steps_in
 from tests.diagnostics.runs import CONTAINERS, as_idata, in_container, sampled
 from tests.models import PYTHON, Calls
@@ -268,7 +268,8 @@ def test_the_model_is_left_as_it_was():
     before = u.get_value()
     report(model)
     assert u.get_value() == before
-    assert not u.tag.apm_randomness.is_claimed.get_value()
+    with pytest.raises(UnclaimedRandomnessError):
+        model.compile_logp()(model.initial_point())
 
 
 def test_the_same_seed_gives_the_same_numbers():

@@ -81,7 +81,6 @@ def test_the_mean_inside_the_log_density_of_a_model():
         possible = pt.switch(theta + u[:, 0] > 0.0, 0.5 * theta + u[:, 0], -INF)
         log_weights = pt.stack([possible, -(theta**2) * pt.exp(u[:, 1])], axis=1)
         apm.Potential("log_lik", log_mean_exp(log_weights))
-        step = apm.APMSlice()
     logp, dlogp = model.compile_logp(), model.compile_dlogp()
     values = np.array([[-1.0, -0.3], [0.5, 0.2], [2.0, 0.1]])
     u.set_value(values)
@@ -93,12 +92,13 @@ def test_the_mean_inside_the_log_density_of_a_model():
     for at in (-1.0, 0.7, 3.0, 300.0, 1e4, -1e4):
         log_weights = weights(at)
         expected = (logsumexp(log_weights, axis=0) - np.log(3)).sum()
-        np.testing.assert_allclose(logp({"theta": at}), expected, rtol=1e-12)
+        with apm.clamped(model):
+            found, gradient = logp({"theta": at}), dlogp({"theta": at})
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
         shares = np.exp(log_weights - np.maximum(log_weights.max(axis=0), -1e300))
         second = shares[:, 1] / shares[:, 1].sum() * -2.0 * at * np.exp(values[:, 1])
         first = 0.5 if np.isfinite(log_weights[:, 0]).any() else 0.0
-        np.testing.assert_allclose(dlogp({"theta": at}), [first + second.sum()], rtol=1e-10)
-    assert "u" in step.u
+        np.testing.assert_allclose(gradient, [first + second.sum()], rtol=1e-10)
 
 
 # Unbiased estimates
@@ -107,24 +107,20 @@ THETA = 0.4
 Y = np.array([1.1, -0.7, 2.0])
 
 
-class Owner:
-    """Somebody who claims randomness, so that the estimate may be computed."""
-
-
 def estimates(build, n_draws=2500, seed=1, theta=THETA):
     """Return the log-estimate of a model for many u, summed over factors, at one theta."""
     with pm.Model() as model:
         term = build(pm.Flat("theta"))
     u = model["y_u"]
-    randomness, owner = u.tag.apm_randomness, Owner()
-    randomness.claim(owner)
+    randomness = u.tag.apm_randomness
     (log_estimate,) = model.replace_rvs_by_values([term.sum()])
     f = pytensor.function(model.value_vars, log_estimate, **PYTHON)
     rng = np.random.default_rng(seed)
     log_estimates = np.empty(n_draws)
-    for i in range(n_draws):
-        u.set_value(randomness.as_array(randomness.draw(rng)))
-        log_estimates[i] = f(theta)
+    with apm.clamped(model):
+        for i in range(n_draws):
+            u.set_value(randomness.as_array(randomness.draw(rng)))
+            log_estimates[i] = f(theta)
     return log_estimates
 
 
@@ -395,12 +391,12 @@ def test_the_estimate_is_differentiable(name):
         joint = normal_joint(theta)
         proposal = GRADIENT_PROPOSALS[name](theta)
         importance("y", lambda x: joint(x).sum(axis=-1), proposal, samples=4)
-        owner = Owner()
-        model["y_u"].tag.apm_randomness.claim(owner)
     logp, dlogp = model.compile_logp(**PYTHON), model.compile_dlogp(**PYTHON)
     for at in (-0.7, 0.1, 1.3):
-        difference = (logp({"theta": at + 1e-5}) - logp({"theta": at - 1e-5})) / 2e-5
-        np.testing.assert_allclose(dlogp({"theta": at}), [difference], rtol=1e-6)
+        with apm.clamped(model):
+            difference = (logp({"theta": at + 1e-5}) - logp({"theta": at - 1e-5})) / 2e-5
+            gradient = dlogp({"theta": at})
+        np.testing.assert_allclose(gradient, [difference], rtol=1e-6)
 
 
 def test_a_covariance_that_is_not_positive_definite_is_an_impossible_estimate():

@@ -108,7 +108,12 @@ def stacked(points: list[dict[str, np.ndarray]]) -> np.ndarray:
 def recompute_log_estimate(model: pm.Model) -> Callable[[dict[str, np.ndarray]], float]:
     """Return the sum of the model's potentials, as PyMC computes it with the current u."""
     logp = model.compile_logp(vars=model.potentials, jacobian=False)
-    return lambda point: float(logp(point))
+
+    def log_estimate(point: dict[str, np.ndarray]) -> float:
+        with apm.clamped(model):
+            return float(logp(point))
+
+    return log_estimate
 
 
 def sample(model: pm.Model, step: Any = None, **kwargs: Any) -> Any:

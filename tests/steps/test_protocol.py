@@ -38,8 +38,9 @@ def step(request, model):
     with model:
         step = STEPS[request.param]()
         others = [apm.APMIndependenceU()] if request.param not in COMPLETE else []
-    step.others = others  # kept alive, so that all u is claimed
-    return step
+    step.others = others
+    with apm.clamped(model):
+        yield step
 
 
 @pytest.fixture
@@ -327,7 +328,7 @@ def test_a_stale_log_density_would_be_noticed(model, point):
         step = UsesStaleLogDensity(scaling=0.3)
     log_density = model.compile_logp()
     start_chain(step, 16)
-    with pytest.raises(AssertionError):
+    with apm.clamped(model), pytest.raises(AssertionError):
         for _ in range(40):
             point, _ = step.step(point)
             assert_cached_log_density_is_current(step, log_density, point)
