@@ -1,6 +1,8 @@
 """The exchange algorithm, for models with an unknown normaliser."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -14,9 +16,10 @@ from pytensor.graph.basic import Variable
 from pymc_apm._compat import StartsChains, compile_function
 from pymc_apm.adaptation import Covariance, Scale, learn_covariance, tune_scale
 from pymc_apm.black_box import black_boxes_in
-from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value
-from pymc_apm.estimators.unnormalised import DoublyIntractable
-from pymc_apm.kernels import State, metropolis
+from pymc_apm.deprecated import once_positional
+from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value, see
+from pymc_apm.estimators.intractable.estimator import DoublyIntractable
+from pymc_apm.kernels import State, exchange
 from pymc_apm.kernels.state import FloatVector
 from pymc_apm.layout import Layout
 from pymc_apm.randomness import randomness_in
@@ -37,10 +40,9 @@ class ExchangeState(StepMethodState):
 
 
 class _Place(NamedTuple):
-    """What the exchange algorithm has to know of a point: there is no estimate in it."""
+    """A point, and the parameters of each likelihood there."""
 
     point: Point
-    log_exact: float
     parameters: list[list[Any]]
 
 
@@ -118,14 +120,15 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
     _state_class = ExchangeState
     first_scaling = 0.1  # from where the chain starts, not into regions that cannot be sampled
 
+    @once_positional("scaling", "covariance", "target_accept", "directions")
     def __init__(
         self,
         vars: Any = None,
+        *,
         scaling: float | None = None,
         covariance: ArrayLike | None = None,
         target_accept: float | tuple[float, float] = 0.234,
         directions: Literal["all", "coordinate"] = "all",
-        *,
         model: pm.Model | None = None,
         rng: Any = None,
         initial_point: Point | None = None,
@@ -141,7 +144,6 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
         self.vars = all_variables(vars, model)
         self.rng = get_random_generator(rng)
         self.tune = True
-        self._n_samples = 0
         self._randomness = randomness_in(model.potentials)
         nodes = black_boxes_in(model.potentials)
         self._estimators: list[DoublyIntractable] = [node.op.fn for node in nodes]
@@ -169,7 +171,7 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
             raise ModelError(
                 "ExchangeMH samples models whose likelihood was made by "
                 "apm.estimators.doubly_intractable, and has nothing to do for other estimators. "
-                "Use apm.APMSlice() for those."
+                "Use apm.APMSlice() for those. " + see("doubly_intractable")
             )
 
     def claim_u(self) -> None:
@@ -196,25 +198,26 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
         point : dict
         stats : list of dict
         """
-        here = self._place(point)
-        if not here.log_exact > -math.inf:
+        log_exact, here = self._log_exact(point)
+        if not log_exact > -math.inf:
             raise EstimatorError(
                 "The prior, or the likelihood of the observed variables, is zero at the starting "
                 f"point: {self._describe(here)}. Give other initvals to pm.sample."
             )
-        self._n_samples = 0
-        state = State(self.layout.ravel(point), 0.0, here)
+        state = State(self.layout.ravel(point), log_exact, here)
+        observed = [estimator.observed for estimator in self._estimators]
         cholesky, scaling = self.learnt_covariance.cholesky, self.learnt_scale.scaling
         infos = []
         for number in range(n_proposals(self.options, self.layout.size)):
             theta = propose(self.rng, state.position, self.options, cholesky, scaling, number)
-            # What counts is the density of a proposal relative to where the chain is.
-            state = state._replace(log_density=0.0)
-            state, info = metropolis(self.rng, state, self._log_ratio, theta)
+            state, info = exchange(
+                self.rng, state, self._log_density, self._log_g, self._sample, observed, theta
+            )
             infos.append(info)
+        n_samples = sum(info.n_samples for info in infos)
         stats = {
-            "n_evals": self._n_samples,
-            "n_theta_evals": self._n_samples,
+            "n_evals": n_samples,
+            "n_theta_evals": n_samples,
             "accepted": share_accepted(infos),
             "accept_rate": sum(info.accept_rate for info in infos) / len(infos),
             "scaling": scaling,
@@ -232,31 +235,45 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
             if changed:
                 self.learnt_scale = Scale(self.options.default_scaling)
 
-    def _place(self, point: Point) -> _Place:
+    def _log_exact(self, point: Point) -> tuple[float, _Place]:
+        """Return the log density of all but the likelihoods with an unknown normaliser."""
         log_exact, *values = self._function(*(point[name] for name in self._value_names))
         parameters = []
         for estimator in self._estimators:
             n_parameters = len(estimator.names)
             parameters.append([np.asarray(value)[()] for value in values[:n_parameters]])
             values = values[n_parameters:]
-        return _Place(point, float(log_exact), parameters)
+        return float(log_exact), _Place(point, parameters)
 
-    def _log_ratio(self, theta: FloatVector, here: _Place) -> tuple[float, _Place]:
-        """Return the log of the ratio of the densities at new and old parameters, estimated."""
-        there = self._place(here.point | self.layout.unravel(theta))
-        if not there.log_exact > -math.inf:
-            return -math.inf, there
-        log_ratio = there.log_exact - here.log_exact
-        self._n_samples += 1
+    def _log_density(self, theta: FloatVector, here: _Place) -> tuple[float, _Place]:
+        return self._log_exact(here.point | self.layout.unravel(theta))
+
+    def _log_g(self, data: list[Any], place: _Place) -> float:
+        """Return the log of the unnormalised density of a data set for each likelihood."""
+        with self._naming(place):
+            return sum(
+                estimator.family.log_g(x, *parameters)
+                for estimator, x, parameters in zip(
+                    self._estimators, data, place.parameters, strict=True
+                )
+            )
+
+    def _sample(self, place: _Place, rng: np.random.Generator) -> list[Any]:
+        """Draw a data set for each likelihood."""
+        with self._naming(place):
+            return [
+                estimator.family.sample(*parameters, rng)
+                for estimator, parameters in zip(self._estimators, place.parameters, strict=True)
+            ]
+
+    @contextlib.contextmanager
+    def _naming(self, place: _Place) -> Iterator[None]:
+        """Add the parameters to the message of an exception of the user's code."""
         try:
-            for estimator, old, new in zip(
-                self._estimators, here.parameters, there.parameters, strict=True
-            ):
-                log_ratio += estimator.exchange(old, new, self.rng)
+            yield
         except Exception as error:
-            add_context(error, f"The proposal was {self._describe(there)}.")
+            add_context(error, f"The parameters were {self._describe(place)}.")
             raise
-        return log_ratio, there
 
     def _describe(self, place: _Place) -> str:
         return ", ".join(

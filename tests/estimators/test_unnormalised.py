@@ -10,7 +10,7 @@ import pytest
 import pymc_apm as apm
 from pymc_apm.errors import CoalescenceError, ModelError
 from pymc_apm.estimators import Ising, Unnormalised, doubly_intractable
-from pymc_apm.estimators.unnormalised import DoublyIntractable, annealed_log_ratio
+from pymc_apm.estimators.intractable.estimator import DoublyIntractable, annealed_log_ratio
 from pymc_apm.generator import StreamGenerator
 from pymc_apm.kernels.stream import Reader, fresh_stream, make_scratch
 from tests.models import PYTHON

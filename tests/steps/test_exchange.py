@@ -85,7 +85,9 @@ def sample_at_the_old_parameters(self, parameters, proposal, rng):
 
 @pytest.mark.parametrize("wrong", [ignore_the_normaliser, sample_at_the_old_parameters])
 def test_a_wrong_ratio_is_noticed(monkeypatch, wrong):
-    monkeypatch.setattr("pymc_apm.estimators.unnormalised.DoublyIntractable.exchange", wrong)
+    monkeypatch.setattr(
+        "pymc_apm.estimators.intractable.estimator.DoublyIntractable.exchange", wrong
+    )
     assert_not_exact(changes_after_updates(LATTICE))
 
 
@@ -222,5 +224,5 @@ def test_an_error_of_the_sampler_names_the_proposal():
         raise ValueError("no luck")
 
     model = build(Unnormalised(LATTICE.log_g, fails))
-    with pytest.raises(ValueError, match=r"no luck\nThe proposal was coupling = .*, field = "):
+    with pytest.raises(ValueError, match=r"no luck\nThe parameters were coupling = .*, field = "):
         sample(model, make_step(model), chains=1)
