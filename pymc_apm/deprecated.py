@@ -34,8 +34,7 @@ def once_positional(*names: str) -> Callable[[Function], Function]:
             warn_of_old_spelling(
                 f"{function.__qualname__.removesuffix('.__init__')} takes {', '.join(old)} by "
                 f"keyword only: write {', '.join(f'{name}=...' for name in old)} By position is "
-                "deprecated.",
-                stacklevel=3,
+                "deprecated."
             )
             return function(*args[:n_positional], **old, **kwargs)
 
@@ -44,6 +43,6 @@ def once_positional(*names: str) -> Callable[[Function], Function]:
     return decorate
 
 
-def warn_of_old_spelling(message: str, stacklevel: int = 2) -> None:
-    """Warn of what still works. At level 2 the warning is about who called the caller of this."""
-    warnings.warn(message, FutureWarning, stacklevel=stacklevel + 1)
+def warn_of_old_spelling(message: str) -> None:
+    """Warn the caller of the function that calls this."""
+    warnings.warn(message, FutureWarning, stacklevel=3)

@@ -40,7 +40,7 @@ def exchange(
     rng: np.random.Generator,
     state: State,
     log_density: LogDensity,
-    log_g: Callable[[Any, Any], float],
+    log_g: Callable[[Any, Any], Any],
     sample: Callable[[Any, np.random.Generator], Any],
     observed: Any,
     proposal: Any,
@@ -58,7 +58,8 @@ def exchange(
     log_density : callable
         That of the prior. Its memo is what the next two functions know of the parameters.
     log_g : callable
-        ``log_g(data, memo)`` returns the log of the unnormalised density of data.
+        ``log_g(data, memo)`` returns the log of the unnormalised density of data: a number, or an
+        array with one for each of several independent likelihoods.
     sample : callable
         ``sample(memo, rng)`` draws data from the model.
     observed : object
@@ -81,7 +82,8 @@ def exchange(
         n_samples = 1
         x = sample(new, rng)
         swapped = log_g(observed, new) - log_g(observed, old) + log_g(x, old) - log_g(x, new)
-        return log_prior - state.log_density + swapped, (log_prior, new)
+        terms = (log_prior - state.log_density, *np.atleast_1d(swapped))
+        return float(np.add.reduce(terms)), (log_prior, new)
 
     moved, info = metropolis(rng, State(state.position, 0.0, state.memo), log_ratio, proposal)
     if info.accepted:

@@ -248,23 +248,17 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
     def _log_density(self, theta: FloatVector, here: _Place) -> tuple[float, _Place]:
         return self._log_exact(here.point | self.layout.unravel(theta))
 
-    def _log_g(self, data: list[Any], place: _Place) -> float:
-        """Return the log of the unnormalised density of a data set for each likelihood."""
+    def _log_g(self, data: list[Any], place: _Place) -> FloatVector:
+        """Return the log of the unnormalised density of the data set of each likelihood."""
+        triples = zip(self._estimators, data, place.parameters, strict=True)
         with self._naming(place):
-            return sum(
-                estimator.family.log_g(x, *parameters)
-                for estimator, x, parameters in zip(
-                    self._estimators, data, place.parameters, strict=True
-                )
-            )
+            return np.array([estimator.family.log_g(x, *p) for estimator, x, p in triples])
 
     def _sample(self, place: _Place, rng: np.random.Generator) -> list[Any]:
         """Draw a data set for each likelihood."""
+        pairs = zip(self._estimators, place.parameters, strict=True)
         with self._naming(place):
-            return [
-                estimator.family.sample(*parameters, rng)
-                for estimator, parameters in zip(self._estimators, place.parameters, strict=True)
-            ]
+            return [estimator.family.sample(*parameters, rng) for estimator, parameters in pairs]
 
     @contextlib.contextmanager
     def _naming(self, place: _Place) -> Iterator[None]:
