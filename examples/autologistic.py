@@ -125,7 +125,7 @@ def read_city(path: Path) -> City:
 def autologistic(city: City, anneal: int) -> pm.Model:
     """Return the model with coupled areas."""
     # Where the coupling is strong and the field weak, exact samples take more than by default.
-    ising = apm.estimators.Ising(city.edges, len(city.spins), max_sweeps=2**21)
+    ising = apm.estimators.Ising(city.edges, n_sites=len(city.spins), max_sweeps=2**21)
     with pm.Model(coords={"effect": PARAMETERS[1:]}) as model:
         coupling = pm.Uniform("J", 0.0, LARGEST_J)
         beta = pm.Normal("beta", 0.0, 1.0, dims="effect")

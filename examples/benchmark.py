@@ -30,12 +30,12 @@ from toy_gaussian import build_model
 
 import pymc_apm as apm
 from pymc_apm.black_box import nodes_between
-from pymc_apm.estimators.laplace_dense import CHORD_STEPS
-from pymc_apm.estimators.laplace_ops import LaplaceFit
+from pymc_apm.estimators.laplace.dense import CHORD_STEPS
+from pymc_apm.estimators.laplace.ops import LaplaceFit
+from pymc_apm.stream_generator import StreamGenerator
 from pymc_apm.kernels.reflective import reflected_line
 from pymc_apm.kernels.stream import HEADER, Reader, make_scratch, stream_reflected_line
-from pymc_apm.stream_generator import StreamGenerator
-from pymc_apm.target import THETA
+from pymc_apm.density.target import THETA
 
 ROUNDS = 7
 N_U = 3  # evaluations of an update of u; the first one finds nothing in the processor's cache
@@ -328,7 +328,9 @@ def ising_run() -> float:
     with pm.Model():
         coupling = pm.Uniform("coupling", 0.0, 0.4, default_transform=None)
         field = pm.Uniform("field", -1.0, 1.0, default_transform=None)
-        apm.estimators.doubly_intractable("y", ising, [coupling, field], y, reference=[0.3, 0.0])
+        apm.estimators.doubly_intractable(
+            "y", ising, [coupling, field], y, reference={"coupling": 0.3, "field": 0.0}
+        )
         step = apm.APMSlice(width=0.1, directions="coordinate")
         options = {"draws": 2000, "tune": 0, "chains": 1, "cores": 1, "random_seed": 1}
         ratios = []
@@ -413,8 +415,8 @@ def grouped() -> float:
             "y",
             lambda f: pm.logp(pm.Poisson.dist(pm.math.exp(level + f[group])), counts),
             sd**2,
-            samples=8,
             groups=group,
+            samples=8,
         )
         new_theta, _ = moves("y_u")
     return 1e3 * statistics.median(cpu_time(new_theta) for _ in range(10 * ROUNDS))

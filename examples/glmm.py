@@ -178,7 +178,7 @@ def laplace_model(trial: Trial, samples: int) -> pm.Model:
 
         correlation = pt.stack([pt.stack([1.0, rho]), pt.stack([rho, 1.0])])
         cov = pt.outer(sd, sd) * correlation
-        apm.estimators.laplace_importance("y", log_lik, cov, samples=samples, groups=patient)
+        apm.estimators.laplace_importance("y", log_lik, cov, groups=patient, samples=samples)
     return model
 
 

@@ -106,7 +106,12 @@ def build_model(ising: CountingIsing, y: NDArray[np.int8], anneal: int) -> pm.Mo
         coupling = pm.Uniform("J", 0.0, LARGEST_COUPLING, default_transform=None)
         field = pm.Uniform("h", -1.0, 1.0, default_transform=None)
         apm.estimators.doubly_intractable(
-            "y", ising, [coupling, field], y, reference=TRUTH, anneal=anneal
+            "y",
+            ising,
+            [coupling, field],
+            y,
+            anneal=anneal,
+            reference=dict(zip(("J", "h"), TRUTH, strict=True)),
         )
     return model
 

@@ -22,6 +22,7 @@ PAGES = {
     "choosing": "Choosing a method",
     "diagnosing": "Whether to trust a run",
     "recipes": "Recipes",
+    "latent_gaussian": "Latent Gaussian models",
     "doubly_intractable": "Models with an unknown normaliser",
     "compiled": "Compiled chains",
 }

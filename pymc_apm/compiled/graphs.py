@@ -32,7 +32,7 @@ from pymc_apm._compat import get_shared, numba_function, numba_graph
 from pymc_apm.compiled.fingerprint import walk
 from pymc_apm.compiled.vectorised import with_vectorised_math
 from pymc_apm.density.evaluate import make_density
-from pymc_apm.density.target import Plan, Target
+from pymc_apm.density.target import Target
 from pymc_apm.types import FREE, Evaluation, LogDensity
 
 INLINE_DATA = 64
@@ -106,9 +106,7 @@ class Densities:
         )
         new |= zip(computed, results, strict=True)
         outputs = [new.get(place, variable) for place, variable in enumerate(given)]
-        return Graph(
-            [*(new[place] for place in positions), *given, *data], [*outputs, *data]
-        )
+        return Graph([*(new[place] for place in positions), *given, *data], [*outputs, *data])
 
     def density(self, *names: str) -> LogDensity:
         """Return the log density as a function of some inputs, as functions for Numba."""
@@ -205,9 +203,7 @@ def _value(item: Any) -> NDArray[Any]:
 def _as_type(value: Any, variable: Variable) -> Any:
     """Return a number, or an array of its own, of just the type that was compiled for."""
     dtype = np.dtype(variable.type.dtype)
-    return (
-        dtype.type(value) if variable.type.ndim == 0 else np.array(value, dtype=dtype, order="C")
-    )
+    return dtype.type(value) if variable.type.ndim == 0 else np.array(value, dtype=dtype, order="C")
 
 
 class Contiguous(Op):
@@ -239,9 +235,7 @@ def _on_numbers(graph: FunctionGraph) -> FunctionGraph:
     for node in copies:  # nobody changes a value, so that it need not be copied
         graph.replace(node.outputs[0], node.inputs[0], import_missing=True)
     inputs = [
-        variable.type()
-        if variable.type.ndim
-        else ps.get_scalar_type(variable.type.dtype)()
+        variable.type() if variable.type.ndim else ps.get_scalar_type(variable.type.dtype)()
         for variable in graph.inputs
     ]
     replacements = {

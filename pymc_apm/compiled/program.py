@@ -161,9 +161,7 @@ class Program:
         """Make some draws."""
         evaluation, learnt, positions, table = self._function(*arguments)
         *columns, log_estimate, log_density = table.T
-        return Batch(
-            evaluation, learnt, positions, Report(*columns), log_estimate, log_density
-        )
+        return Batch(evaluation, learnt, positions, Report(*columns), log_estimate, log_density)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the machine code behind: another process finds it on disk."""

@@ -158,9 +158,7 @@ def cut(
             else:
                 takes[variable] = None
                 needed[stage_of(variable)][variable] = None
-        stages.append(
-            Stage(not key.after_prior, frozenset(key.names), tuple(takes), exports, sums)
-        )
+        stages.append(Stage(not key.after_prior, frozenset(key.names), tuple(takes), exports, sums))
     return stages[::-1], reports
 
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from pytensor.graph.replace import clone_replace
 
 from pymc_apm._compat import compile_function
+from pymc_apm.density.layout import Layout
 from pymc_apm.diagnostics.runs import FloatArray, posterior_of
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels.stream import draw_seed
-from pymc_apm.density.layout import Layout
 
 Point = Mapping[str, NDArray[Any]]
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 
+from pymc_apm.density.target import REST, THETA, Target
 from pymc_apm.diagnostics.points import Point, ToVector
 from pymc_apm.diagnostics.runs import FloatArray
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels.stream import draw_seed
 from pymc_apm.types import Evaluation
-from pymc_apm.density.target import REST, THETA, Target
 
 TIMED = 25
 """How often a stage is run to time it, at most; the median counts."""

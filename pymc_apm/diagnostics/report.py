@@ -13,6 +13,7 @@ import numpy as np
 import pymc as pm
 
 from pymc_apm._compat import tail_index
+from pymc_apm.density.target import THETA
 from pymc_apm.diagnostics.advice import advice_in_words, typical_sd, warnings_in_words
 from pymc_apm.diagnostics.jumps import EVALUATIONS, largest_jump
 from pymc_apm.diagnostics.points import Points, choose_points
@@ -20,9 +21,8 @@ from pymc_apm.diagnostics.probe import Probe
 from pymc_apm.diagnostics.runs import FloatArray
 from pymc_apm.diagnostics.words import as_html, count, percent, seconds
 from pymc_apm.errors import ModelError
-from pymc_apm.validation import positive_integer, positive_number
-from pymc_apm.density.target import THETA
 from pymc_apm.types import Evaluation
+from pymc_apm.validation import positive_integer, positive_number
 
 DEFAULT_DRAWS = 10_000
 """With as many, the sd of normal log-estimates has a standard error of 0.7%."""

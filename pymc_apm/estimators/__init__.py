@@ -1,18 +1,19 @@
 """Ready-made estimators, and models to use them with.
 
-Those that are compiled by numba are imported when they are first asked for, because numba takes
+Those that are compiled by Numba are imported when they are first asked for, because Numba takes
 longer to import than all of this package.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pymc_apm.estimators.importance import importance, log_mean_exp
-from pymc_apm.estimators.unnormalised import Unnormalised, doubly_intractable
+from pymc_apm.estimators.importance_sampling import importance, log_mean_exp
+from pymc_apm.estimators.intractable.estimator import doubly_intractable
+from pymc_apm.estimators.intractable.family import Unnormalised
 
 if TYPE_CHECKING:
-    from pymc_apm.estimators.ising import Ising
-    from pymc_apm.estimators.laplace import laplace_importance
+    from pymc_apm.estimators.intractable.ising import Ising
+    from pymc_apm.estimators.laplace.estimator import laplace_importance
     from pymc_apm.estimators.latent import sample_latent
 
 __all__ = [
@@ -25,7 +26,12 @@ __all__ = [
     "sample_latent",
 ]
 
-_WHEN_ASKED_FOR = {"Ising": "ising", "laplace_importance": "laplace", "sample_latent": "latent"}
+# No module or package here has the name of one of these, so that none can take its place.
+_WHEN_ASKED_FOR = {
+    "Ising": "intractable.ising",
+    "laplace_importance": "laplace.estimator",
+    "sample_latent": "latent",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,157 +1,202 @@
-"""The reference parameter of a model with an unknown normaliser, by a pilot estimate.
+"""The reference of an estimator: parameters in the middle of the posterior, fixed before sampling.
 
-Monte Carlo maximum likelihood (Geyer and Thompson, 1992): with exact samples x_m at a parameter
-psi, the log of the likelihood ratio p(y | theta) / p(y | psi) is about
-
-    log g(y; theta) / g(y; psi) - log mean_m g(x_m; theta) / g(x_m; psi)
-
-which is good as long as the weights in the mean are even. So the sum of this and of the log prior
-is maximised, the way to the maximum is cut short where the weights become too uneven, and the next
-round starts from there with samples of its own.
+Some estimators are the better, the nearer the parameters are to a *reference* that never changes.
+It may be anything without harm but to efficiency. If the user gives none, it is found by a search
+for the mode of an approximate posterior, on the unconstrained scale on which PyMC samples.
 """
 
 import logging
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
 
-from pymc_apm.errors import CoalescenceError, EstimatorError, describe_value
-from pymc_apm.estimators.pilot import ParameterSpace, maximise
-from pymc_apm.kernels import special
+from pymc_apm._compat import compile_function
+from pymc_apm.density.layout import Layout
+from pymc_apm.errors import ModelError, describe_value
 
 _log = logging.getLogger("pymc.apm")
 
-MAX_ROUNDS = 25
-"""How often the samples are drawn anew at most; a few times are enough as a rule."""
+Position: TypeAlias = NDArray[np.float64]
 
-EVEN = 1.0 / 3.0
-"""The effective share of the samples that the weights must leave."""
+FAST: dict[str, Any] = {"mode": "FAST_COMPILE"}
+"""For the compiler: a search calls these functions too seldom to compile them for real."""
 
-CONVERGED = 0.9
-"""The effective share at which the next round would hardly change anything."""
+POSITION_TOLERANCE = 0.1
+"""How exact a line search is, in units of the unconstrained parameters."""
+
+VALUE_TOLERANCE = 0.5
+"""The gain in the log posterior below which a search ends."""
+
+MAX_EVALUATIONS = 100
+"""Of the log posterior in a search, for each parameter."""
+
+IMPOSSIBLE = 1e15
+"""The loss where there is no posterior; that it is finite helps the line searches."""
 
 
-def pilot_reference(
-    name: str,
-    family: Any,
-    parameters: Sequence[Variable],
-    observed: Any,
-    n_draws: int,
-    model: pm.Model,
-    seed: int = 0,
-) -> list[Any]:
-    """Estimate the mode of the posterior, report it, and return the parameters there.
+class ParameterSpace:
+    """Some expressions of a model as functions of its unconstrained parameters, as one vector.
+
+    Parameters
+    ----------
+    expressions : sequence of Variable
+        Expressions of random variables of the model.
+    model : Model
+    reference : dict, optional
+        Values of random variables, by name and on their own scale, to start from.
+
+    Attributes
+    ----------
+    start : ndarray
+        The position at which a chain would start, but for the reference.
+    """
+
+    def __init__(
+        self,
+        expressions: Sequence[Variable],
+        model: pm.Model,
+        reference: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._model = model
+        self._random_variables = _random_variables(expressions, model)
+        self._values = [model.rvs_to_values[rv] for rv in self._random_variables]
+        given = _checked(reference or {}, self._random_variables)
+        point = make_initial_point_fn(model=model, overrides=given)(None)
+        self._layout = Layout(self._values, point)
+        self.start = self._layout.ravel(point)
+        self._expressions = self._compile(expressions)
+        self._log_prior = (
+            compile_function(self._values, [model.logp(vars=self._random_variables)], **FAST)
+            if self._random_variables
+            else lambda *_: [0.0]
+        )
+
+    def _compile(self, variables: Sequence[Variable]) -> Callable[..., list[NDArray[Any]]]:
+        outputs = self._model.replace_rvs_by_values(variables)
+        return compile_function(self._values, outputs, **FAST)
+
+    def _point(self, position: Position) -> Iterable[NDArray[Any]]:
+        return self._layout.unravel(position).values()
+
+    def values(self, position: Position) -> list[NDArray[Any]]:
+        """Return the values of the expressions."""
+        return [np.asarray(value) for value in self._expressions(*self._point(position))]
+
+    def log_prior(self, position: Position) -> float:
+        """Return the log density of the prior, on the unconstrained scale."""
+        return float(self._log_prior(*self._point(position))[0])
+
+    def describe(self, position: Position) -> str:
+        """Put the random variables of the model into words."""
+        values = self._compile(self._random_variables)(*self._point(position))
+        return ", ".join(
+            f"{rv.name} = {describe_value(value)}"
+            for rv, value in zip(self._random_variables, values, strict=True)
+        )
+
+
+def search(name: str, space: ParameterSpace, find_mode: Callable[[Position], Position]) -> Position:
+    """Find the mode of an approximate posterior from where a chain would start, and report it.
 
     Parameters
     ----------
     name : str
-        The name of the likelihood, for the report.
-    family : Family
-    parameters : sequence of Variable
-        The parameters of the family, as functions of random variables of the model.
-    observed : object
-        The data.
-    n_draws : int
-        Exact samples in each round.
-    model : Model
-    seed : int
-        The seed of the exact samples.
+        The name of the estimator, for the report.
+    space : ParameterSpace
+    find_mode : callable
+        ``find_mode(start)`` returns the position of the mode.
 
     Returns
     -------
-    list of float or ndarray
+    ndarray
     """
-    search = _Search(family, parameters, observed, model)
-    position = search.start
-    if position.size > 0:
-        position = _find_mode(search, n_draws, np.random.default_rng(seed))
-        _log.info("Reference of %s by a pilot estimate: %s", name, search.space.describe(position))
-    return search.parameters(position)
-
-
-def _find_mode(search: "_Search", n_draws: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    position = search.start
-    samples = search.draw(position, n_draws, rng)
-    for _ in range(MAX_ROUNDS):
-        target = search.maximise(position, samples)
-        while (share := search.effective_share(target, samples)) < EVEN:
-            target = position + 0.7 * (target - position)
-        if share > CONVERGED:
-            return target
-        try:
-            samples = search.draw(target, n_draws, rng)
-        except CoalescenceError:
-            # Too far into a region where sampling is hard: what has been reached will do.
-            return position
-        position = target
+    if space.start.size == 0:
+        return space.start
+    position = find_mode(space.start)
+    _log.info("Reference of %s by a pilot estimate: %s", name, space.describe(position))
     return position
 
 
-class _Samples(NamedTuple):
-    """Exact samples, and the log of g for each at the parameters at which it was drawn."""
+def maximise(log_posterior: Callable[[Position], float], start: Position) -> Position:
+    """Maximise a function of a few parameters by line searches, without its gradient (Powell).
 
-    x: list[Any]
-    log_g: NDArray[np.float64]
+    They bear the noise of approximations that are not exact. What is not a finite number counts as
+    minus infinity.
+    """
+    from scipy.optimize import minimize  # takes long to import, and is not always needed
+
+    def loss(position: Position) -> float:
+        value = log_posterior(position)
+        return -value if math.isfinite(value) else IMPOSSIBLE
+
+    result = minimize(
+        loss,
+        start,
+        method="Powell",
+        options={
+            "xtol": POSITION_TOLERANCE,
+            "ftol": VALUE_TOLERANCE / max(abs(loss(start)), 1.0),
+            "maxfev": MAX_EVALUATIONS * start.size,
+        },
+    )
+    return np.asarray(result.x)
 
 
-class _Search:
-    """The functions of the search, of the unconstrained parameters as one vector."""
+def values_at(
+    reference: Mapping[str, Any], expressions: Sequence[Variable], model: pm.Model
+) -> list[NDArray[Any]]:
+    """Return the values of expressions at a reference that the user gives.
 
-    def __init__(
-        self, family: Any, parameters: Sequence[Variable], observed: Any, model: pm.Model
-    ) -> None:
-        self.family = family
-        self.observed = observed
-        self.space = ParameterSpace(parameters, model)
-        self.start = self.space.start
+    It is on the scale of the random variables, and may be one that the prior excludes. Random
+    variables that it does not name have the values with which a chain would start.
+    """
+    random_variables = _random_variables(expressions, model)
+    given = _checked(reference, random_variables)
+    if len(given) < len(random_variables):
+        start = make_initial_point_fn(model=model, return_transformed=False)(None)
+        given = {rv: start[rv.name] for rv in random_variables} | given
+    constants = {rv: rv.type.filter(value, allow_downcast=True) for rv, value in given.items()}
+    replace = {rv: pt.constant(value) for rv, value in constants.items()}
+    outputs = clone_replace(list(expressions), replace=replace, rebuild_strict=False)
+    return [np.asarray(value) for value in compile_function([], outputs, **FAST)()]
 
-    def parameters(self, position: NDArray[np.float64]) -> list[Any]:
-        """Return the parameters of the family, scalars as numbers."""
-        return [value[()] for value in self.space.values(position)]
 
-    def draw(
-        self, position: NDArray[np.float64], n_draws: int, rng: np.random.Generator
-    ) -> _Samples:
-        """Draw exact samples."""
-        parameters = self.parameters(position)
-        x = [self.family.sample(*parameters, rng) for _ in range(n_draws)]
-        return _Samples(x, self._log_g(x, parameters))
+def _random_variables(expressions: Sequence[Variable], model: pm.Model) -> list[Variable]:
+    upstream = set(ancestors(expressions))
+    return [rv for rv in model.free_RVs if rv in upstream]
 
-    def _log_g(self, x: Sequence[Any], parameters: Sequence[Any]) -> NDArray[np.float64]:
-        return np.array([self.family.log_g(one, *parameters) for one in x])
 
-    def maximise(self, position: NDArray[np.float64], samples: _Samples) -> NDArray[np.float64]:
-        """Maximise the log posterior as estimated by samples drawn at a position."""
-        here = self.parameters(position)
-        log_g_here = float(self.family.log_g(self.observed, *here))
-        if not math.isfinite(log_g_here):
-            raise EstimatorError(
-                f"log_g of the observed data is {log_g_here} at the parameters "
-                f"{', '.join(map(describe_value, here))}, where the search for a reference starts. "
-                "Give other initial values to the random variables of the model, or a reference."
-            )
-
-        def log_posterior(candidate: NDArray[np.float64]) -> float:
-            there = self.parameters(candidate)
-            value = self.space.log_prior(candidate)
-            value += float(self.family.log_g(self.observed, *there))
-            return value - float(special.logsumexp(self._log_g(samples.x, there) - samples.log_g))
-
-        return maximise(log_posterior, position)
-
-    def effective_share(self, target: NDArray[np.float64], samples: _Samples) -> float:
-        """Return the effective share of samples as a sample at another position."""
-        weights = self._log_g(samples.x, self.parameters(target)) - samples.log_g
-        if not np.isfinite(weights).any():
-            return 0.0
-        log_share = (
-            2.0 * special.logsumexp(weights)
-            - special.logsumexp(2.0 * weights)
-            - math.log(len(weights))
+def _checked(
+    reference: Mapping[str, Any], random_variables: Sequence[Variable]
+) -> dict[Variable, NDArray[Any]]:
+    """Check a reference that the user gives, and return it by random variable."""
+    known = {rv.name: rv for rv in random_variables}
+    if not isinstance(reference, Mapping):
+        raise ModelError(
+            f"A reference must be a dict with values for {', '.join(known)}, got {reference!r}."
         )
-        return float(math.exp(log_share))
+    unknown = [name for name in reference if name not in known]
+    if unknown:
+        raise ModelError(
+            f"The reference has values for {', '.join(map(str, unknown))}, but the parameters "
+            f"that matter are {', '.join(known)}."
+        )
+    checked = {}
+    for name, value in reference.items():
+        array, rv = np.asarray(value), known[name]
+        if array.ndim != rv.type.ndim or not np.isfinite(array).all():
+            raise ModelError(
+                f"The reference of {name} must be made of finite numbers and have {rv.type.ndim} "
+                f"dimensions, got {value!r}."
+            )
+        checked[rv] = array
+    return checked

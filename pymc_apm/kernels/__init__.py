@@ -13,6 +13,7 @@ inputs and draw all randomness from the generator they are given.
 """
 
 from pymc_apm.kernels.elliptical import elliptical_slice
+from pymc_apm.kernels.exchange import ExchangeInfo, exchange
 from pymc_apm.kernels.metropolis import (
     MetropolisInfo,
     correlated_normal,
@@ -34,6 +35,7 @@ from pymc_apm.types import LogDensity, State
 
 __all__ = [
     "UNLIMITED",
+    "ExchangeInfo",
     "LogDensity",
     "MetropolisInfo",
     "SliceInfo",
@@ -41,6 +43,7 @@ __all__ = [
     "correlated_normal",
     "correlated_uniform",
     "elliptical_slice",
+    "exchange",
     "linear_slice",
     "make_independence",
     "metropolis",

@@ -1,6 +1,6 @@
 """Step methods for ``pm.sample``: PyMC's protocol around kernels; no algorithm lives here."""
 
-# from pymc_apm.steps.exchange import ExchangeMH
+from pymc_apm.steps.exchange import ExchangeMH
 from pymc_apm.steps.metropolis import APMMetropolis
 from pymc_apm.steps.pseudo_marginal import PseudoMarginalMH
 from pymc_apm.steps.slice import APMSlice
@@ -12,6 +12,6 @@ __all__ = [
     "APMMetropolis",
     "APMReflectiveU",
     "APMSlice",
-    # "ExchangeMH",
+    "ExchangeMH",
     "PseudoMarginalMH",
 ]

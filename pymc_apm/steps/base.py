@@ -25,13 +25,13 @@ from pymc_apm.claims import unclaimed_in
 from pymc_apm.density.target import Target
 from pymc_apm.errors import ModelError, UnclaimedRandomnessError, see, unclaimed
 from pymc_apm.kinds import U_UPDATES
-from pymc_apm.validation import one_of, positive_integer
 from pymc_apm.steps.chain import Chain, Recipe
 from pymc_apm.steps.choose import choose_randomness
 from pymc_apm.steps.compiling import Choice, Compiling
 from pymc_apm.steps.progress import ShowsProgress
 from pymc_apm.steps.statistics import COSTS, Statistic, dtypes_and_shapes
 from pymc_apm.types import Evaluation, Point
+from pymc_apm.validation import one_of, positive_integer
 
 Densities: TypeAlias = Callable[..., Any]
 """``density(*names)`` is the log density of a target along some of its inputs."""

@@ -9,6 +9,7 @@ one transition after the other, and nobody sees a draw before it was handed out.
 """
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,6 +45,9 @@ MAX_DRAWS = 2000
 
 MEMORY = 2**24
 """How many bytes the draws of a batch take at the most."""
+
+LOGS = ("log_density", "log_estimate", "log_prior", "log_exact")
+"""The logs of an evaluation, in their order."""
 
 LARGE = 4096
 """Arrays of more elements are compared by numpy, smaller ones, which is faster, by their bytes."""
@@ -148,7 +152,7 @@ class Chain:
         self.rng: np.random.Generator = np.random.default_rng()
         sizes = [u.tag.apm_randomness.size or 0 for u in self.moved]
         stops = np.cumsum([target.layout.size, *sizes]).tolist()
-        self.slices_of_u = [slice(*ends) for ends in zip(stops[:-1], stops[1:], strict=True)]
+        self.slices_of_u = [slice(*ends) for ends in itertools.pairwise(stops)]
         self._max_length = max(min(MEMORY // (8 * stops[-1] + 1), MAX_DRAWS), 1)
         self.restart()
 
@@ -265,7 +269,7 @@ class Chain:
                 return self._check_start(theta, rest), FREE
             evaluation = target.start(self.values_of_inputs(theta, rest))
             if self._expected and np.allclose(evaluation[1:5], self._expected, rtol=1e-8):
-                evaluation = Evaluation(evaluation.values, *self._expected, evaluation.cost)
+                evaluation = evaluation._replace(**dict(zip(LOGS, self._expected, strict=True)))
             self._expected = ()
             cost = FREE if is_first else evaluation.cost
         else:

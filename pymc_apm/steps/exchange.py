@@ -1,6 +1,8 @@
 """The exchange algorithm, for models with an unknown normaliser."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -13,19 +15,19 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from pymc_apm._compat import StartsChains, compile_function
-from pymc_apm.adaptation import Covariance, Scale, learn_covariance, tune_scale
+from pymc_apm.adaptive.random_walk import WalkLearnt, learn_walk, n_proposals, propose
+from pymc_apm.adaptive.tuning import tune_scale
 from pymc_apm.black_box import black_boxes_in
-from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value
-from pymc_apm.estimators.unnormalised import DoublyIntractable
-from pymc_apm.kernels import State, metropolis
-from pymc_apm.types import FloatVector
-from pymc_apm.layout import Layout
+from pymc_apm.density.layout import Layout
+from pymc_apm.deprecated import once_positional
+from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value, see
+from pymc_apm.estimators.intractable.estimator import DoublyIntractable
+from pymc_apm.kernels import State, exchange
 from pymc_apm.randomness import randomness_in
-from pymc_apm.steps.base import Point, share_accepted
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.progress import ShowsProgress
-from pymc_apm.steps.random_walk import TunesRandomWalk
-from pymc_apm.updates.random_walk import n_proposals, propose
+from pymc_apm.steps.random_walk import WalksRandomly
+from pymc_apm.types import FloatVector, Point
 
 
 @dataclass_state
@@ -33,19 +35,17 @@ class ExchangeState(StepMethodState):
     """The part of the step that belongs to a chain."""
 
     tune: bool
-    learnt_covariance: Covariance
-    learnt_scale: Scale
+    learnt: WalkLearnt
 
 
 class _Place(NamedTuple):
-    """What the exchange algorithm has to know of a point: there is no estimate in it."""
+    """A point, and the parameters of each likelihood there."""
 
     point: Point
-    log_exact: float
     parameters: list[list[Any]]
 
 
-class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
+class ExchangeMH(StartsChains, ShowsProgress, WalksRandomly, BlockedStep):
     """Propose parameters, and with them a data set to exchange for the observed one.
 
     The exchange algorithm of Murray, Ghahramani and MacKay (2006) for likelihoods made by
@@ -119,14 +119,15 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
     _state_class = ExchangeState
     first_scaling = 0.1  # from where the chain starts, not into regions that cannot be sampled
 
+    @once_positional("scaling", "covariance", "target_accept", "directions")
     def __init__(
         self,
         vars: Any = None,
+        *,
         scaling: float | None = None,
         covariance: ArrayLike | None = None,
         target_accept: float | tuple[float, float] = 0.234,
         directions: Literal["all", "coordinate"] = "all",
-        *,
         model: pm.Model | None = None,
         rng: Any = None,
         initial_point: Point | None = None,
@@ -142,7 +143,6 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
         self.vars = all_variables(vars, model)
         self.rng = get_random_generator(rng)
         self.tune = True
-        self._n_samples = 0
         self._randomness = randomness_in(model.potentials)
         nodes = black_boxes_in(model.potentials)
         self._estimators: list[DoublyIntractable] = [node.op.fn for node in nodes]
@@ -161,7 +161,9 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
         with model:  # the compiler heeds its check_bounds
             self._function = compile_function(model.value_vars, outputs, **compile_kwargs or {})
         point = model.initial_point() if initial_point is None else initial_point
-        self.configure(Layout(self.vars, point), scaling, covariance, target_accept, directions)
+        layout = Layout(self.vars, point)
+        self.configure(layout, scaling, covariance, target_accept, directions, has_pilot=False)
+        self.learnt = self.start()
 
     def _check_estimators(self) -> None:
         is_fit = all(isinstance(fn, DoublyIntractable) for fn in self._estimators)
@@ -169,7 +171,7 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
             raise ModelError(
                 "ExchangeMH samples models whose likelihood was made by "
                 "apm.estimators.doubly_intractable, and has nothing to do for other estimators. "
-                "Use apm.APMSlice() for those."
+                "Use apm.APMSlice() for those. " + see("doubly_intractable")
             )
 
     @property
@@ -181,6 +183,15 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
         """Forget the last chain."""
         self.tune = True
         self.reset_tuning()
+
+    def reset_tuning(self) -> None:
+        """Forget what was learnt while tuning."""
+        self.learnt = self.start()
+
+    def stop_tuning(self) -> None:
+        """Freeze what was learnt."""
+        self.learnt = self.freeze(self.learnt)
+        super().stop_tuning()
 
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
         """Make one transition of the chain.
@@ -195,28 +206,28 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
         point : dict
         stats : list of dict
         """
-        here = self._place(point)
-        if not here.log_exact > -math.inf:
+        log_exact, here = self._log_exact(point)
+        if not log_exact > -math.inf:
             raise EstimatorError(
                 "The prior, or the likelihood of the observed variables, is zero at the starting "
                 f"point: {self._describe(here)}. Give other initvals to pm.sample."
             )
-        self._n_samples = 0
-        state = State(self.layout.ravel(point), 0.0, here)
-        cholesky, scaling = self.learnt_covariance.cholesky, self.learnt_scale.scaling
+        state = State(self.layout.ravel(point), log_exact, here)
+        observed = [estimator.observed for estimator in self._estimators]
         infos = []
         for number in range(n_proposals(self.options, self.layout.size)):
-            theta = propose(self.rng, state.position, self.options, cholesky, scaling, number)
-            # What counts is the density of a proposal relative to where the chain is.
-            state = state._replace(log_density=0.0)
-            state, info = metropolis(self.rng, state, self._log_ratio, theta)
+            theta = propose(self.rng, state.position, self.options, self.learnt, number)
+            state, info = exchange(
+                self.rng, state, self._log_density, self._log_g, self._sample, observed, theta
+            )
             infos.append(info)
+        n_samples = sum(info.n_samples for info in infos)
         stats = {
-            "n_evals": self._n_samples,
-            "n_theta_evals": self._n_samples,
-            "accepted": share_accepted(infos),
+            "n_evals": n_samples,
+            "n_theta_evals": n_samples,
+            "accepted": sum(info.accepted for info in infos) / len(infos),
             "accept_rate": sum(info.accept_rate for info in infos) / len(infos),
-            "scaling": scaling,
+            "scaling": self.learnt.scale.scaling,
         }
         if self.tune:
             self._learn(stats["accept_rate"], state.position)
@@ -224,38 +235,43 @@ class ExchangeMH(StartsChains, ShowsProgress, TunesRandomWalk, BlockedStep):
 
     def _learn(self, accept_rate: float, theta: FloatVector) -> None:
         if self.options.tunes_scale:
-            bounds = self.options.target_accept
-            self.learnt_scale = tune_scale(self.learnt_scale, accept_rate, bounds)
-        if self.options.learns_covariance:
-            self.learnt_covariance, changed = learn_covariance(self.learnt_covariance, theta)
-            if changed:
-                self.learnt_scale = Scale(self.options.default_scaling)
+            scale = tune_scale(self.learnt.scale, accept_rate, self.options.target_accept)
+            self.learnt = self.learnt._replace(scale=scale)
+        self.learnt = learn_walk(self.options, self.learnt, theta)
 
-    def _place(self, point: Point) -> _Place:
+    def _log_exact(self, point: Point) -> tuple[float, _Place]:
+        """Return the log density of all but the likelihoods with an unknown normaliser."""
         log_exact, *values = self._function(*(point[name] for name in self._value_names))
         parameters = []
         for estimator in self._estimators:
             n_parameters = len(estimator.names)
             parameters.append([np.asarray(value)[()] for value in values[:n_parameters]])
             values = values[n_parameters:]
-        return _Place(point, float(log_exact), parameters)
+        return float(log_exact), _Place(point, parameters)
 
-    def _log_ratio(self, theta: FloatVector, here: _Place) -> tuple[float, _Place]:
-        """Return the log of the ratio of the densities at new and old parameters, estimated."""
-        there = self._place(here.point | self.layout.unravel(theta))
-        if not there.log_exact > -math.inf:
-            return -math.inf, there
-        log_ratio = there.log_exact - here.log_exact
-        self._n_samples += 1
+    def _log_density(self, theta: FloatVector, here: _Place) -> tuple[float, _Place]:
+        return self._log_exact(here.point | self.layout.unravel(theta))
+
+    def _log_g(self, data: list[Any], place: _Place) -> FloatVector:
+        """Return the log of the unnormalised density of the data set of each likelihood."""
+        triples = zip(self._estimators, data, place.parameters, strict=True)
+        with self._naming(place):
+            return np.array([estimator.family.log_g(x, *p) for estimator, x, p in triples])
+
+    def _sample(self, place: _Place, rng: np.random.Generator) -> list[Any]:
+        """Draw a data set for each likelihood."""
+        pairs = zip(self._estimators, place.parameters, strict=True)
+        with self._naming(place):
+            return [estimator.family.sample(*parameters, rng) for estimator, parameters in pairs]
+
+    @contextlib.contextmanager
+    def _naming(self, place: _Place) -> Iterator[None]:
+        """Add the parameters to the message of an exception of the user's code."""
         try:
-            for estimator, old, new in zip(
-                self._estimators, here.parameters, there.parameters, strict=True
-            ):
-                log_ratio += estimator.exchange(old, new, self.rng)
+            yield
         except Exception as error:
-            add_context(error, f"The proposal was {self._describe(there)}.")
+            add_context(error, f"The parameters were {self._describe(place)}.")
             raise
-        return log_ratio, there
 
     def _describe(self, place: _Place) -> str:
         return ", ".join(

@@ -10,7 +10,7 @@ from pymc.vartypes import discrete_types
 from pymc_apm.adaptive.random_walk import learn_walk, update_by_walk
 from pymc_apm.adaptive.transition import Transition, u_then_theta
 from pymc_apm.density.target import THETA
-from pymc_apm.validation import positive_integer
+from pymc_apm.deprecated import once_positional
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import all_variables
@@ -18,6 +18,7 @@ from pymc_apm.steps.compiling import Choice
 from pymc_apm.steps.random_walk import WalksRandomly
 from pymc_apm.steps.statistics import ACCEPT_RATE, ACCEPTED, SCALE, U_ACCEPTED
 from pymc_apm.types import Point
+from pymc_apm.validation import positive_integer
 
 
 class APMMetropolis(WalksRandomly, APMStep):
@@ -90,6 +91,9 @@ class APMMetropolis(WalksRandomly, APMStep):
         "scaling": SCALE,
     }
 
+    @once_positional(
+        "u_update", "scaling", "covariance", "target_accept", "theta_updates", "directions"
+    )
     def __init__(
         self,
         vars: Any = None,

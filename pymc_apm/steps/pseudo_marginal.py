@@ -18,15 +18,16 @@ from pymc_apm.adaptive.transition import (
 )
 from pymc_apm.adaptive.tuning import Scale
 from pymc_apm.density.target import THETA
+from pymc_apm.deprecated import once_positional
 from pymc_apm.errors import ModelError, see
 from pymc_apm.kinds import Kind
-from pymc_apm.validation import number, one_of
 from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.compiling import Choice
 from pymc_apm.steps.random_walk import WalksRandomly
 from pymc_apm.steps.statistics import ACCEPT_RATE, ACCEPTED, SCALE, U_ACCEPTED
 from pymc_apm.types import Evaluation, FloatVector, Point, State
+from pymc_apm.validation import number, one_of
 
 
 class PseudoMarginalMH(WalksRandomly, APMStep):
@@ -116,6 +117,9 @@ class PseudoMarginalMH(WalksRandomly, APMStep):
         "scaling": SCALE,
     }
 
+    @once_positional(
+        "correlation", "scaling", "covariance", "target_accept", "directions", "tune_on"
+    )
     def __init__(
         self,
         vars: Any = None,

@@ -30,8 +30,9 @@ class WalksRandomly:
         directions: str,
         theta_updates: int = 1,
         correlation: float = 0.0,
+        has_pilot: bool = True,
     ) -> None:
-        """Take the user's options."""
+        """Take the user's options; a pilot of slices needs a log density."""
         name = type(self).__name__
         one_of(f"directions of {name}", directions, "all", "coordinate")
         self.layout = layout
@@ -53,7 +54,8 @@ class WalksRandomly:
             correlation=correlation,
             tunes_scale=self.scaling is None,
             learns_covariance=learns_covariance,
-            has_pilot=learns_covariance and not is_discrete,  # there are no slices of integers
+            # There are no slices of integers.
+            has_pilot=has_pilot and learns_covariance and not is_discrete,
         )
 
     def default_scaling(self) -> float:

@@ -18,15 +18,16 @@ from pymc_apm.adaptive.slice import (
 )
 from pymc_apm.adaptive.transition import Transition, u_then_theta
 from pymc_apm.density.target import THETA
+from pymc_apm.deprecated import once_positional
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import UNLIMITED
-from pymc_apm.validation import numbers, one_of, positive_integer
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import continuous_or_all
 from pymc_apm.steps.compiling import Choice
 from pymc_apm.steps.statistics import ACCEPTED, SCALE, U_ACCEPTED
 from pymc_apm.types import Point
+from pymc_apm.validation import numbers, one_of, positive_integer
 
 
 class APMSlice(APMStep):
@@ -90,6 +91,7 @@ class APMSlice(APMStep):
     name = "apm_slice"
     statistics = {"accepted": ACCEPTED, "u_accepted": U_ACCEPTED, "width": SCALE}  # noqa: RUF012
 
+    @once_positional("u_update", "width", "step_out", "directions", "theta_updates")
     def __init__(
         self,
         vars: Any = None,

@@ -94,6 +94,15 @@ def correlated_seed():
     apm.PseudoMarginalMH(correlation=0.9)
 
 
+def sum_of_log_likelihoods():
+    cov = pm.HalfNormal("sd") * np.eye(2)
+    apm.estimators.laplace_importance("y", lambda f: -(f**2).sum(), cov)
+
+
+def no_family():
+    apm.estimators.doubly_intractable("y", object(), [pm.Normal("mu")], 1.0)
+
+
 MISTAKES = {
     hidden_noise: "estimators",
     no_randomness: "estimators",
@@ -107,6 +116,8 @@ MISTAKES = {
     discrete: "recipes",
     no_gradient: "recipes",
     correlated_seed: "choosing",
+    sum_of_log_likelihoods: "latent_gaussian",
+    no_family: "doubly_intractable",
 }
 
 

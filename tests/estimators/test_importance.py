@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 import pymc_apm as apm
 from pymc_apm.errors import EstimatorError, ModelError
 from pymc_apm.estimators import importance, log_mean_exp
+from tests.estimators.batches import Batches
 from tests.models import PYTHON, QUIET
 from tests.statistical.checks import (
     assert_exact,
@@ -107,25 +108,20 @@ THETA = 0.4
 Y = np.array([1.1, -0.7, 2.0])
 
 
-def estimates(build, n_draws=2500, seed=1, theta=THETA):
+class Owner:
+    """Somebody who claims randomness, so that the estimate may be computed."""
+
+
+def log_estimates(build, n_draws=2500):
     """Return the log-estimate of a model for many u, summed over factors, at one theta."""
     with pm.Model() as model:
-        term = build(pm.Flat("theta"))
-    u = model["y_u"]
-    randomness = u.tag.apm_randomness
-    (log_estimate,) = model.replace_rvs_by_values([term.sum()])
-    f = pytensor.function(model.value_vars, log_estimate, **PYTHON)
-    rng = np.random.default_rng(seed)
-    log_estimates = np.empty(n_draws)
-    with apm.clamped(model):
-        for i in range(n_draws):
-            u.set_value(randomness.as_array(randomness.draw(rng)))
-            log_estimates[i] = f(theta)
-    return log_estimates
+        build(pm.Flat("theta"))
+    batches = Batches(model)
+    return batches.at(batches.draw(n_draws), {"theta": THETA})
 
 
 def assert_unbiased(build, log_exact, check=lambda z: assert_exact(z, 4.0)):
-    relative = np.exp(estimates(build) - log_exact) - 1.0
+    relative = np.exp(log_estimates(build) - log_exact) - 1.0
     # Were the noise heavy-tailed or huge, the standard error would mean little.
     assert 1e-3 < relative.std() < 2.0
     check(z_scores_of_means([relative]))
@@ -329,7 +325,7 @@ def test_antithetic_samples_take_out_noise():
                 antithetic=antithetic,
             )
 
-        deviations.append(estimates(build, 2000).std())
+        deviations.append(log_estimates(build, 2000).std())
     # Exact: the weight is exp(x / 2), whose pairs are negatively correlated.
     growth = np.exp(0.25) - 1.0
     ratio = np.sqrt((growth + np.exp(-0.25) - 1.0) / growth)

@@ -30,8 +30,8 @@ def test_lattice_has_no_edges_across_its_border():
 
 def test_sites_without_edges_count():
     assert Ising(TRIANGLE).n_sites == 3
-    assert Ising(TRIANGLE, 5).n_sites == 5
-    assert Ising([], 2).sample(0.3, 0.1, np.random.default_rng(1)).shape == (2,)
+    assert Ising(TRIANGLE, n_sites=5).n_sites == 5
+    assert Ising([], n_sites=2).sample(0.3, 0.1, np.random.default_rng(1)).shape == (2,)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_sites_without_edges_count():
 )
 def test_bad_graphs_are_refused(edges, n_sites, message):
     with pytest.raises(ModelError, match=message):
-        Ising(edges, n_sites)
+        Ising(edges, n_sites=n_sites)
 
 
 def test_bad_options_are_refused():
@@ -151,7 +151,7 @@ def conditioned_log_z(shape, coupling, field, column):
             fields[free[site]] += coupling * spin
         else:
             edges.append((free[a], free[b]))
-    return constant + Ising(edges, len(free)).log_z(coupling, fields)
+    return constant + Ising(edges, n_sites=len(free)).log_z(coupling, fields)
 
 
 def test_log_z_of_the_paper():

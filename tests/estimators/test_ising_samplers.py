@@ -69,7 +69,7 @@ def test_any_graph_with_a_parameter_for_each_edge_and_site_is_sampled_exactly(me
     edges = np.array([[0, 1], [1, 2], [2, 0], [2, 3], [4, 1], [4, 5], [5, 0]])
     coupling, field = rng.normal(scale=0.3, size=7), rng.normal(scale=0.5, size=7)
     coupling = np.abs(coupling) if method == "monotone" else coupling
-    samples = draw(Ising(edges, 7, method=method), coupling, field)
+    samples = draw(Ising(edges, n_sites=7, method=method), coupling, field)
     assert p_value(samples, coupling, field, edges, 7) > SMALLEST_P
 
 

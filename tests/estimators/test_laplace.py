@@ -1,5 +1,6 @@
 """The Laplace estimators must be unbiased, whatever the quality of the approximation."""
 
+import functools
 import logging
 import re
 
@@ -16,10 +17,19 @@ from scipy.special import expit, log_expit
 import pymc_apm as apm
 from pymc_apm.black_box import nodes_between
 from pymc_apm.errors import EstimatorError, ModelError
-from pymc_apm.estimators import laplace_dense, laplace_ops, matrices
+from pymc_apm.estimators.laplace import dense, matrices, ops
 from pymc_apm.density.target import REST, THETA, Target
+from tests.estimators.batches import Batches
+from tests.modes import interpreted
 from tests.statistical.checks import assert_exact, assert_not_exact, z_scores_of_means
 from tests.steps.models import sample
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_a_compiler():
+    with interpreted():
+        yield
+
 
 X = np.array([0.0, 0.7, 1.5])
 SIGNS = np.array([1.0, 1.0, -1.0])
@@ -66,15 +76,16 @@ def dense_model(likelihood, **options):
             "y",
             lambda f: LIKELIHOODS[likelihood](f, spread),
             scale**2 * pt.exp(-0.5 * ((X[:, None] - X) / length) ** 2),
-            level,
+            mean=level,
             **{"reference": reference} | options,
         )
     return model
 
 
+@functools.cache
 def exact_likelihood(likelihood, scale, length, level, spread):
     """Integrate over the latent vector, on a grid of its whitened entries."""
-    nu = np.linspace(-7.0, 7.0, 161)
+    nu = np.linspace(-6.0, 6.0, 101)
     lower = np.linalg.cholesky(kernel(scale, length))
     a, b, c = nu[:, None, None], nu[None, :, None], nu[None, None, :]
     latent = [lower[0, 0] * a, lower[1, 0] * a + lower[1, 1] * b]
@@ -86,13 +97,22 @@ def exact_likelihood(likelihood, scale, length, level, spread):
     return float(np.exp(log_density + log_prior).sum() * (nu[1] - nu[0]) ** 3)
 
 
-class Estimator:
-    """The estimates of a model at given parameters, for independent u."""
+@functools.cache
+def target_of(likelihood):
+    """Return the staged target of a model, which tests share."""
+    model = dense_model(likelihood)
+    return Target(model, model.value_vars, model.initial_point())
 
-    def __init__(self, model, point):
+
+class Estimator:
+    """The target of a model at given parameters, with counts from zero, for one u or another."""
+
+    def __init__(self, target, point):
+        self.target = target
+        self.target.reset_counts()
+        model = target.model
         overrides = {model[name]: np.asarray(value) for name, value in point.items()}
         start = make_initial_point_fn(model=model, overrides=overrides)(0)
-        self.target = Target(model, model.value_vars, start)
         (self.u,) = self.target.randomness
         self.density = self.target.along(self.u.name)
         self.rng = np.random.default_rng(1)
@@ -105,28 +125,35 @@ class Estimator:
     def log_estimate(self, u):
         return self.density(u, self.evaluation)[1].log_estimate
 
-    def estimates(self, n_draws):
-        return np.exp([self.log_estimate(self.draw()) for _ in range(n_draws)])
-
 
 @pytest.mark.parametrize("samples", [1, 4])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_estimates_of_one_latent_vector_are_unbiased(likelihood, samples):
-    model = dense_model(likelihood, samples=samples)
+    batches = Batches(dense_model(likelihood, samples=samples))
     for point in POINTS:
-        estimates = Estimator(model, point).estimates(5000)
+        estimates = batches.estimates(5000, point)
         assert_exact(z_scores_of_means([estimates / exact_likelihood(likelihood, **point) - 1]), 4)
 
 
 def test_the_published_form_is_unbiased():
     model = dense_model("probit", formulation="published", samples=3)
-    estimates = Estimator(model, POINTS[1]).estimates(5000)
+    estimates = Batches(model).estimates(5000, POINTS[1])
     assert_exact(z_scores_of_means([estimates / exact_likelihood("probit", **POINTS[1]) - 1]), 4)
+
+
+@pytest.mark.parametrize("likelihood", ["poisson", "student t"])
+def test_the_target_has_the_estimates_of_the_model(likelihood):
+    """Where u are taken one by one, as chains do, and where many are taken at once."""
+    estimator = Estimator(target_of(likelihood), POINTS[1])
+    batches = Batches(estimator.target.model)
+    us = batches.draw(5)
+    expected = [estimator.log_estimate(u.ravel()) for u in us]
+    np.testing.assert_allclose(batches.at(us, POINTS[1]), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("broken", ["curvature", "weights", "draw"])
 def test_a_wrong_weight_is_noticed(monkeypatch, broken):
-    original = laplace_dense.fit
+    original = dense.fit
 
     def fit(*args, **kwargs):
         fitted = original(*args, **kwargs)
@@ -136,8 +163,8 @@ def test_a_wrong_weight_is_noticed(monkeypatch, broken):
             return fitted._replace(weights=1.1 * fitted.weights)
         return fitted._replace(prior_factor=2.0 * fitted.prior_factor)
 
-    monkeypatch.setattr(laplace_ops, "fit", fit)
-    estimates = Estimator(dense_model("poisson"), POINTS[0]).estimates(5000)
+    monkeypatch.setattr(ops, "fit", fit)
+    estimates = Batches(dense_model("poisson")).estimates(5000, POINTS[0])
     exact = exact_likelihood("poisson", **POINTS[0])
     assert_not_exact(z_scores_of_means([estimates / exact - 1]))
 
@@ -199,6 +226,13 @@ def grouped_model(likelihood, shape, samples=8, **options):
     return model
 
 
+@functools.cache
+def shared_model(likelihood, shape):
+    """Return the model with eight samples, which tests share."""
+    return grouped_model(likelihood, shape)
+
+
+@functools.cache
 def exact_groups(likelihood, shape, beta, sd):
     """Return the likelihood of each group, by Gauss-Hermite quadrature, nested for two effects."""
     _, log_lik = GROUPED[likelihood]
@@ -226,31 +260,30 @@ def exact_groups(likelihood, shape, beta, sd):
 def test_estimates_of_groups_are_unbiased(likelihood, shape):
     if shape == "each" and likelihood != "poisson":
         pytest.skip("differs from a shared covariance in its shape alone")
-    model = grouped_model(likelihood, shape)
+    batches = Batches(shared_model(likelihood, shape))
     for point in ({"beta": 0.5, "sd": 1.0}, {"beta": -0.2, "sd": 1.8}):
-        estimates = Estimator(model, point).estimates(4000)
+        estimates = batches.estimates(4000, point)
         exact = exact_groups(likelihood, shape, **point).prod()
         assert_exact(z_scores_of_means([estimates / exact - 1.0]), 4.0)
 
 
 def test_draws_come_in_pairs_and_from_the_prior_where_tails_may_be_heavy():
-    assert grouped_model("poisson", "scalar", samples=8)["y_u"].type.shape == (4, 4, 1)
+    assert shared_model("poisson", "scalar")["y_u"].type.shape == (4, 4, 1)
     assert grouped_model("poisson", "shared", samples=3)["y_u"].type.shape == (3, 4, 2)
     # Two of eight from the prior, and three pairs.
-    assert grouped_model("student t", "shared", samples=8)["y_u"].type.shape == (5, 4, 2)
+    assert shared_model("student t", "shared")["y_u"].type.shape == (5, 4, 2)
 
 
 def test_weights_without_a_share_from_the_prior_have_heavy_tails():
     point = {"beta": -0.2, "sd": 1.8}
-    defensive = Estimator(grouped_model("student t", "shared"), point).estimates(2000)
-    plain = Estimator(grouped_model("student t", "shared", defensive=False), point).estimates(2000)
+    defensive = Batches(shared_model("student t", "shared")).estimates(2000, point)
+    plain = Batches(grouped_model("student t", "shared", defensive=False)).estimates(2000, point)
     assert defensive.std() < 0.7 * plain.std()
     assert defensive.max() / defensive.mean() < 15 < plain.max() / plain.mean()
 
 
 def test_the_potential_of_groups_has_one_entry_for_each():
-    model = grouped_model("poisson", "shared")
-    with model:
+    with shared_model("poisson", "shared") as model:
         step = apm.APMSlice()
         (potential,) = model.replace_rvs_by_values([model["y"]])
         point = model.initial_point()
@@ -264,11 +297,12 @@ def test_the_potential_of_groups_has_one_entry_for_each():
 
 
 def test_the_fit_runs_once_per_value_of_the_parameters():
-    estimator = Estimator(dense_model("poisson"), REFERENCE)
+    estimator = Estimator(target_of("poisson"), REFERENCE)
     target = estimator.target
     assert target.n_cubic == 2
     target.reset_counts()
-    estimator.estimates(3)
+    for _ in range(3):
+        estimator.log_estimate(estimator.draw())
     assert (target.n_evals, target.n_theta_evals, target.n_cubic) == (3, 0, 0)
     theta = target.value(estimator.evaluation, THETA)
     target.along(THETA)(theta + 0.01, estimator.evaluation)
@@ -276,7 +310,7 @@ def test_the_fit_runs_once_per_value_of_the_parameters():
 
 
 def test_memory_is_not_used_again_while_an_evaluation_holds_it():
-    estimator = Estimator(dense_model("probit"), REFERENCE)
+    estimator = Estimator(target_of("probit"), REFERENCE)
     density = estimator.target.along(THETA)
     theta = estimator.target.value(estimator.evaluation, THETA)
     rng = np.random.default_rng(1)
@@ -309,9 +343,9 @@ def test_exponentials_of_matrices_are_computed_by_numpy():
     with pm.Model() as model:
         base = pm.Normal("base", pt.exp(np.zeros((2, 2))), shape=(2, 2))
         matrix = pt.exp(-pt.exp(base)) * 2.0
-        fast = laplace_ops.with_fast_exponentials(matrix, model.basic_RVs)
-    ops = [type(node.op).__name__ for node in nodes_between([fast], [base])]
-    assert ops.count("NumpyExp") == 2
+        fast = ops.with_fast_exponentials(matrix, model.basic_RVs)
+    names = [type(node.op).__name__ for node in nodes_between([fast], [base])]
+    assert names.count("NumpyExp") == 2
     assert base in set(ancestors([fast]))
     value = np.array([[0.1, 1.0], [-2.0, 3.0]])
     np.testing.assert_allclose(fast.eval({base: value}), 2.0 * np.exp(-np.exp(value)), rtol=1e-14)
@@ -319,15 +353,15 @@ def test_exponentials_of_matrices_are_computed_by_numpy():
 
 def test_cubic_operations_are_in_the_statistics(monkeypatch):
     counts = []
-    original = laplace_dense.fit
+    original = dense.fit
 
     def fit(*args, **kwargs):
         fitted = original(*args, **kwargs)
         counts.append(fitted.n_cubic)
         return fitted
 
-    monkeypatch.setattr(laplace_ops, "fit", fit)
-    with dense_model("poisson") as model:
+    monkeypatch.setattr(ops, "fit", fit)
+    with target_of("poisson").model as model:
         step = apm.APMMetropolis(scaling=0.5)
     idata = sample(model, step, draws=20, tune=0, chains=1)
     stats = idata["sample_stats"]
@@ -337,7 +371,9 @@ def test_cubic_operations_are_in_the_statistics(monkeypatch):
 
 
 def test_the_published_form_counts_as_the_paper_does():
-    estimator = Estimator(dense_model("poisson", formulation="published"), REFERENCE)
+    model = dense_model("poisson", formulation="published")
+    target = Target(model, model.value_vars, model.initial_point())
+    estimator = Estimator(target, REFERENCE)
     f, mean = np.full(3, 0.3), np.full(3, 0.3)
     cov = kernel(1.5, 1.0)
     n_steps, change = 0, np.inf
@@ -351,7 +387,7 @@ def test_the_published_form_counts_as_the_paper_does():
 
 
 def test_the_estimate_does_not_depend_on_the_path():
-    estimator = Estimator(dense_model("student t"), REFERENCE)
+    estimator = Estimator(target_of("student t"), REFERENCE)
     target, here = estimator.target, estimator.evaluation
     theta = target.value(here, THETA)
     along = target.along(THETA)
@@ -379,13 +415,13 @@ def ill_conditioned(jitter):
 
 
 def test_an_ill_conditioned_covariance_is_handled():
-    estimates = Estimator(ill_conditioned(1e-8), {"scale": 1.0}).estimates(500)
+    estimates = Batches(ill_conditioned(1e-8)).estimates(500, {"scale": 1.0})
     assert np.log(estimates).std() < 0.5
 
 
 def test_more_jitter_than_asked_for_is_reported(caplog):
     with caplog.at_level(logging.WARNING, logger="pymc.apm"):
-        Estimator(ill_conditioned(1e-18), {"scale": 1.0})
+        Batches(ill_conditioned(1e-18)).estimates(1, {"scale": 1.0})
     assert "ill-conditioned" in caplog.text and "larger jitter" in caplog.text
 
 
@@ -395,21 +431,15 @@ def test_a_covariance_without_a_factor_is_an_error_in_words():
     model = dense_model("poisson", jitter=0.0)
     op = next(
         v.owner.op
-        for v in pt_ancestors(model["y"])
-        if isinstance(v.owner.op, laplace_ops.LaplaceFit)
+        for v in ancestors([model["y"]])
+        if v.owner and isinstance(v.owner.op, ops.LaplaceFit)
     )
     with pytest.raises(EstimatorError, match=r"covariance of y is not positive definite.*jitter"):
         op.fit(np.ones((3, 3)), np.zeros(3), [])
 
 
-def pt_ancestors(variable):
-    from pytensor.graph.traversal import ancestors
-
-    return [ancestor for ancestor in ancestors([variable]) if ancestor.owner is not None]
-
-
 def test_parameters_without_a_covariance_have_no_probability():
-    estimator = Estimator(dense_model("poisson"), REFERENCE)
+    estimator = Estimator(target_of("poisson"), REFERENCE)
     target = estimator.target
     theta = target.value(estimator.evaluation, THETA).copy()
     theta[0] = 800.0  # the log of a scale whose square is infinite
@@ -418,7 +448,7 @@ def test_parameters_without_a_covariance_have_no_probability():
 
 
 def test_a_fit_far_from_the_reference_is_safe():
-    estimator = Estimator(dense_model("poisson"), {**REFERENCE, "scale": 60.0, "level": -30.0})
+    estimator = Estimator(target_of("poisson"), {**REFERENCE, "scale": 60.0, "level": -30.0})
     assert np.isfinite(estimator.evaluation.log_estimate)
 
 
@@ -431,22 +461,22 @@ def test_a_fit_is_the_fixed_point(size):
     def derivatives(f):
         return y * f - np.exp(f), y - np.exp(f)
 
-    smoothed = laplace_dense.smooth(derivatives, np.zeros(size))
+    smoothed = dense.smooth(derivatives, np.zeros(size))
     mean = np.full(size, 0.5)
-    fitted = laplace_dense.fit(cov, mean, smoothed, mean, np.ones(size), 0.0, mismatch=1e-12)
+    fitted = dense.fit(cov, mean, smoothed, mean, np.ones(size), 0.0, mismatch=1e-12)
     latent = mean + fitted.centre
     np.testing.assert_allclose(fitted.weights, y - np.exp(latent), atol=1e-4)
     np.testing.assert_allclose(cov @ fitted.weights, fitted.centre, atol=1e-8)
     inverse = np.linalg.inv(np.linalg.inv(cov) + np.diag(fitted.curvature))
-    variances = laplace_dense.marginal_variances(fitted, cov)
+    variances = dense.marginal_variances(fitted, cov)
     np.testing.assert_allclose(variances, np.diag(inverse), rtol=1e-4)
     u = rng.standard_normal((2, 20000, size))
-    drawn = laplace_dense.deviations(
+    drawn = dense.deviations(
         matrices.Covariance(cov), fitted.prior_factor, fitted.factor, fitted.curvature, u
     )
     error = np.cov(drawn.T).reshape(size, size) - inverse
     assert np.abs(error).max() < 6 * np.diag(inverse).max() / np.sqrt(20000)
-    one = laplace_dense.deviations(
+    one = dense.deviations(
         matrices.Covariance(cov),
         fitted.prior_factor,
         fitted.factor,
@@ -460,10 +490,10 @@ def test_a_fit_is_the_fixed_point(size):
 
 
 def test_it_survives_another_process():
-    model = cloudpickle.loads(cloudpickle.dumps(dense_model("negative binomial")))
-    estimator = Estimator(model, REFERENCE)
-    other = Estimator(dense_model("negative binomial"), REFERENCE)
-    assert estimator.evaluation.log_estimate == pytest.approx(other.evaluation.log_estimate)
+    model = dense_model("negative binomial")
+    batches, others = Batches(model), Batches(cloudpickle.loads(cloudpickle.dumps(model)))
+    us = batches.draw(3)
+    np.testing.assert_allclose(others.at(us, REFERENCE), batches.at(us, REFERENCE))
 
 
 def test_the_reference_is_found_and_reported(caplog):
@@ -493,7 +523,7 @@ def test_the_reference_is_found_along_a_ridge(caplog):
 
 
 def test_tuning_on_the_approximation():
-    with dense_model("poisson"):
+    with target_of("poisson").model:
         step = apm.PseudoMarginalMH(tune_on="approximation")
         point = pm.modelcontext(None).initial_point()
         u = step.u["y_u"].copy()
@@ -507,14 +537,14 @@ def test_tuning_on_the_approximation():
 
 
 def test_the_approximation_is_the_estimate_without_noise():
-    estimator = Estimator(dense_model("probit"), REFERENCE)
+    estimator = Estimator(target_of("probit"), REFERENCE)
     without_noise = estimator.density(np.zeros(6), estimator.evaluation)[1]
     approximate = estimator.target.approximate_log_density(estimator.evaluation)
     assert approximate == pytest.approx(without_noise.log_density)
 
 
 def test_gradients_are_refused_in_words():
-    with dense_model("poisson") as model, pytest.raises(NotImplementedError, match="APMSlice"):
+    with target_of("poisson").model as model, pytest.raises(NotImplementedError, match="APMSlice"):
         model.dlogp()
 
 

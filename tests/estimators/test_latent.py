@@ -1,5 +1,7 @@
 """Draws of latent variables after sampling must come from their posterior."""
 
+import functools
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -9,7 +11,15 @@ from scipy import stats
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
+from tests.modes import interpreted
 from tests.statistical.checks import assert_exact, assert_not_exact, z_scores_of_means
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_a_compiler():
+    with interpreted():
+        yield
+
 
 COUNTS = np.array([0, 3, 9])
 SD, CORRELATION = 1.3, 0.6
@@ -28,6 +38,7 @@ def posterior_of(**parameters) -> dict[str, xr.Dataset]:
     }
 
 
+@functools.cache
 def vector_model() -> pm.Model:
     """Build a model of three counts whose log-rates are correlated."""
     with pm.Model() as model:
@@ -84,7 +95,7 @@ def test_draws_of_groups(size):
         # Two effects whose sum has the same variance as the one.
         cov = sd**2 if size == 1 else sd**2 / 2 * np.eye(2)
         apm.estimators.laplace_importance(
-            "y", log_lik, cov, samples=2, groups=group, reference={"sd": 1.0}
+            "y", log_lik, cov, groups=group, samples=2, reference={"sd": 1.0}
         )
     drawn = apm.estimators.sample_latent(
         posterior_of(sd=SD), "y", draws=DRAWS, samples=32, random_seed=1, model=model

@@ -12,15 +12,16 @@ from tests.statistical.checks import assert_exact, z_scores_of_run
 from tests.steps.models import sample
 
 TORUS = Ising.torus(10, 30)
+REFERENCE = {"coupling": 0.3, "field": 0.0}
 Y = TORUS.sample(0.3, 0.0, np.random.default_rng(20160509))
 
 
-def torus_model(anneal, reference=(0.3, 0.0)):
+def torus_model(anneal, reference=REFERENCE):
     """Return the paper's model, with parameters on their own scale."""
     with pm.Model() as model:
         coupling = pm.Uniform("coupling", 0.0, 0.4, default_transform=None)
         field = pm.Uniform("field", -1.0, 1.0, default_transform=None)
-        doubly_intractable("y", TORUS, [coupling, field], Y, reference=reference, anneal=anneal)
+        doubly_intractable("y", TORUS, [coupling, field], Y, anneal=anneal, reference=reference)
     return model
 
 

@@ -61,7 +61,7 @@ def estimated(n_effects: int, power: float = 2.0) -> pm.Model:
             return pm.logp(pm.Poisson.dist(pt.exp(log_rate(fixed, effects))), COUNTS)
 
         cov = sd[0] ** power if n_effects == 1 else pt.diag(sd**power)
-        apm.estimators.laplace_importance("y", log_lik, cov, samples=2, groups=GROUP)
+        apm.estimators.laplace_importance("y", log_lik, cov, groups=GROUP, samples=2)
     return model
 
 

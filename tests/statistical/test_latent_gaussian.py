@@ -35,7 +35,7 @@ def model_of(likelihood: str, power: float = 2.0, **options) -> pm.Model:
             "y",
             lambda f: LIKELIHOODS[likelihood](f, REFERENCE["spread"]),
             pt.exp(power * log_scale) * shape,
-            REFERENCE["level"],
+            mean=REFERENCE["level"],
             **options,
         )
     return model

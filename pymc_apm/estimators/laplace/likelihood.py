@@ -20,7 +20,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import compile_function
-from pymc_apm.errors import ModelError
+from pymc_apm.errors import ModelError, see
 
 __all__ = ["Likelihood"]
 
@@ -79,7 +79,7 @@ class Likelihood:
             raise ModelError(
                 f"log_lik of {self.name!r} must return a vector of {size} log-likelihoods, one for "
                 f"each observation, but returned an array of shape {result.type.shape}. Do not sum "
-                "it."
+                "it. " + see("latent_gaussian")
             )
         if self._latent not in set(ancestors([result])):
             raise ModelError(f"log_lik of {self.name!r} does not depend on the latent vector.")
@@ -172,7 +172,7 @@ class Likelihood:
                 raise ModelError(
                     f"log_lik of {self.name!r} does not factorise: observation i may depend on "
                     f"entry {'i' if self.groups is None else 'groups[i]'} of the latent array "
-                    "alone, but it changes when others do."
+                    "alone, but it changes when others do. " + see("latent_gaussian")
                 )
 
 

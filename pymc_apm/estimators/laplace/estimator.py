@@ -4,8 +4,8 @@ For y | f with f ~ N(mean, K), p(y | theta) is the integral of p(y | f) over f. 
 approximation of p(f | y, theta) is the proposal; the mean of the importance weights of N draws from
 it is an unbiased estimate, whatever the quality of the approximation (equation (10) of the paper;
 Filippone and Girolami, 2014). There are two forms: one latent vector whose entries all depend on
-each other (:mod:`pymc_apm.estimators.laplace_dense`), and many small independent blocks
-(:mod:`pymc_apm.estimators.laplace_blocks`).
+each other (:mod:`pymc_apm.estimators.laplace.dense`), and many small independent blocks
+(:mod:`pymc_apm.estimators.laplace.blocks`).
 """
 
 import math
@@ -19,18 +19,19 @@ from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_apm.errors import ModelError
-from pymc_apm.estimators.importance import log_mean_exp
-from pymc_apm.estimators.laplace_ops import (
+from pymc_apm.deprecated import once_positional
+from pymc_apm.errors import ModelError, see
+from pymc_apm.estimators.importance_sampling import log_mean_exp
+from pymc_apm.estimators.laplace.likelihood import Likelihood
+from pymc_apm.estimators.laplace.ops import (
     LaplaceBlockFit,
     LaplaceDraw,
     LaplaceFit,
     with_fast_exponentials,
 )
-from pymc_apm.estimators.laplace_reference import block_start, dense_reference
+from pymc_apm.estimators.laplace.reference import block_start, dense_reference
 from pymc_apm.estimators.latent import LatentDraws
-from pymc_apm.estimators.likelihood import Likelihood
-from pymc_apm.estimators.pilot import ParameterSpace
+from pymc_apm.estimators.reference import ParameterSpace
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import StandardNormal
 from pymc_apm.validation import number, one_of, positive_integer
@@ -38,16 +39,17 @@ from pymc_apm.validation import number, one_of, positive_integer
 __all__ = ["laplace_importance"]
 
 
+@once_positional("mean", "samples")
 def laplace_importance(
     name: str,
     log_lik: Callable[[TensorVariable], Any],
     cov: TensorVariable | ArrayLike,
-    mean: TensorVariable | ArrayLike = 0.0,
-    samples: int = 1,
     *,
+    mean: TensorVariable | ArrayLike = 0.0,
     groups: ArrayLike | None = None,
+    samples: int = 1,
     defensive: bool | None = None,
-    reference: Mapping[str, Any] | None = None,
+    reference: Mapping[str, ArrayLike] | None = None,
     jitter: float = 1e-8,
     formulation: Literal["fast", "published"] = "fast",
     model: pm.Model | None = None,
@@ -71,9 +73,6 @@ def laplace_importance(
         variance of the random effects, or their covariance matrix, see there.
     mean : TensorVariable or float
         The mean of f.
-    samples : int
-        The number N of importance samples. An even number is made of pairs, each draw with its
-        reflection at the centre of the proposal, which cancels much of the noise.
     groups : array of int, optional
         For random effects: the group of each observation, from 0 to n_groups - 1. Then f has one
         row for each group, the rows are independent of each other, and observation i may depend on
@@ -81,13 +80,17 @@ def laplace_importance(
         effect for each group. Where it is a matrix of shape (q, q), the same for all groups, or of
         shape (n_groups, q, q), it receives a matrix of shape (n_groups, q). The potential is then
         a vector with one log-estimate for each group.
+    samples : int
+        The number N of importance samples. An even number is made of pairs, each draw with its
+        reflection at the centre of the proposal, which cancels much of the noise.
     defensive : bool, optional
         With ``groups`` and at least two samples: whether a quarter of them, at least one, are drawn
         from the prior, which keeps the weights bounded. By default this is so where the likelihood
         is not log-concave, because its tails may be heavy then.
     reference : dict, optional
-        Values of the parameters, by name, in the middle of the posterior, see below. By default the
-        mode of an approximate posterior.
+        Values of the random variables that the model of f depends on, by name, in the middle of the
+        posterior, such as ``{"sigma": 1.0, "tau": 0.5}``; see below. By default the mode of an
+        approximate posterior.
     jitter : float
         What to add to the diagonal of the covariance, in units of its mean, so that it has a
         Cholesky factor. Where that is not enough, 100 and 10,000 times as much is tried.
@@ -106,7 +109,7 @@ def laplace_importance(
     *Cost.* One value of the parameters costs two Cholesky factorisations, of the covariance and of
     I + W^1/2 K W^1/2 (three or more far away from the reference), and a new u none. The statistic
     ``n_cubic`` counts them. The published formulation takes one for each iteration of Newton's
-    method and three more, dearer ones. Groups cost no more than their number.
+    method and three more that cost more. Groups cost no more than their number.
 
     *The reference.* The Gaussian is found by Newton's method, which starts from what is right at
     the reference, and with a likelihood smoothed by the posterior variances there, which makes the
@@ -156,8 +159,7 @@ def laplace_importance(
     ...         lambda b: pm.logp(pm.Poisson.dist(pm.math.exp(beta + b[subject])), counts),
     ...         sd**2,
     ...         samples=4,
-    ...         groups=subject,
-    ...     )
+    ... XX
     """
     model = pm.modelcontext(model)
     where = "laplace_importance"
@@ -213,7 +215,8 @@ def _dense(
     if cov.type.ndim != 2:
         raise ModelError(
             f"cov of {name!r} must be the covariance matrix of the latent vector, but it has "
-            f"{cov.type.ndim} dimensions. For random effects of groups, give groups."
+            f"{cov.type.ndim} dimensions. For random effects of groups, give groups. "
+            + see("latent_gaussian")
         )
     size = _size(name, cov, model)
     cov = with_fast_exponentials(cov, model.basic_RVs)
@@ -280,7 +283,7 @@ def _grouped(
     if cov.type.ndim not in (0, 2, 3):
         raise ModelError(
             f"cov of {name!r} must be a variance, a covariance matrix for all groups or a matrix "
-            f"for each group, but it has {cov.type.ndim} dimensions."
+            f"for each group, but it has {cov.type.ndim} dimensions. " + see("latent_gaussian")
         )
     is_scalar = cov.type.ndim == 0
     size = 1 if is_scalar else _size(name, cov, model)

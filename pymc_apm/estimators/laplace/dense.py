@@ -37,7 +37,7 @@ import numpy as np
 from scipy.linalg.blas import dsyrk, dtrmm, dtrmv, dtrsm
 from scipy.linalg.lapack import dpotrf
 
-from pymc_apm.estimators.matrices import (
+from pymc_apm.estimators.laplace.matrices import (
     Buffers,
     Covariance,
     FloatArray,

@@ -14,9 +14,8 @@ al. (2006): x is moved from theta to theta_hat by transitions that leave these i
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
@@ -26,76 +25,16 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.black_box import black_box
-from pymc_apm.errors import ModelError
-from pymc_apm.estimators.reference import pilot_reference
+from pymc_apm.deprecated import warn_of_old_spelling
+from pymc_apm.errors import ModelError, see
+from pymc_apm.estimators.intractable.family import Family
+from pymc_apm.estimators.intractable.reference import pilot_reference
+from pymc_apm.estimators.reference import values_at
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import Stream
 from pymc_apm.validation import positive_integer
 
-__all__ = ["DoublyIntractable", "Family", "Unnormalised", "doubly_intractable"]
-
-
-class Family(Protocol):
-    """What has to be known of a model with an unknown normaliser.
-
-    :class:`Unnormalised` makes one from functions; :class:`~pymc_apm.estimators.Ising` is one. For
-    annealing it has ``transition`` and ``transition_size`` too. It may have a method
-    ``prepare(observed)``, which is called once with the observed data, and ``anneal(x, parameters,
-    reference, u)``, a faster form of :func:`annealed_log_ratio`.
-    """
-
-    @property
-    def log_g(self) -> Callable[..., float]:
-        """``log_g(x, *parameters)``: the log of the unnormalised density."""
-
-    @property
-    def sample(self) -> Callable[..., Any]:
-        """``sample(*parameters, rng)``: an exact sample."""
-
-
-@dataclass(frozen=True, eq=False)
-class Unnormalised:
-    """A model whose normaliser is unknown, made of functions.
-
-    They take each parameter as a number or as an array, as it was declared.
-
-    Parameters
-    ----------
-    log_g : callable
-        ``log_g(x, *parameters)`` returns the log of the unnormalised density.
-    sample : callable
-        ``sample(*parameters, rng)`` returns an exact sample of the model, with all its random
-        numbers from ``rng``, which has the methods of ``numpy.random.Generator``.
-    transition : callable, optional
-        ``transition(x, *parameters, u)`` returns a new state, made from ``x`` and uniform numbers
-        ``u``, by a Markov transition that leaves the model invariant. Needed for annealing.
-    transition_size : int
-        How many uniform numbers a transition takes.
-
-    Examples
-    --------
-    An exponential distribution, if nobody knew its normaliser:
-
-    >>> import pymc_apm as apm
-    >>> exponential = apm.estimators.Unnormalised(
-    ...     log_g=lambda x, rate: -rate * x.sum(),
-    ...     sample=lambda rate, rng: rng.exponential(1 / rate, size=5),
-    ... )
-    """
-
-    log_g: Callable[..., float]
-    sample: Callable[..., Any]
-    transition: Callable[..., Any] | None = None
-    transition_size: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("log_g", "sample"):
-            if not callable(getattr(self, name)):
-                raise ModelError(f"{name} of Unnormalised must be a function.")
-        if self.transition is not None:
-            if not callable(self.transition):
-                raise ModelError("transition of Unnormalised must be a function.")
-            positive_integer("transition_size of Unnormalised", self.transition_size)
+__all__ = ["DoublyIntractable", "doubly_intractable"]
 
 
 class DoublyIntractable:
@@ -156,21 +95,6 @@ class DoublyIntractable:
         x = self.family.sample(*parameters, rng)
         return self._anneal(x, parameters, reference, u)
 
-    def exchange(self, parameters: Sequence[Any], proposal: Sequence[Any], rng: Any) -> float:
-        """Return the log of the exchange algorithm's estimate of the likelihood ratio.
-
-        It is that of p(y | proposal) to p(y | parameters), with one exact sample at the proposal
-        and no annealing.
-        """
-        log_g = self.family.log_g
-        x = self.family.sample(*proposal, rng)
-        return (
-            log_g(self.observed, *proposal)
-            - log_g(self.observed, *parameters)
-            + log_g(x, *parameters)
-            - log_g(x, *proposal)
-        )
-
 
 def annealed_log_ratio(
     family: Any,
@@ -216,9 +140,9 @@ def doubly_intractable(
     parameters: Sequence[TensorVariable | ArrayLike],
     observed: Any,
     *,
-    reference: Sequence[ArrayLike] | None = None,
-    anneal: int = 0,
     kind: Literal["uniform", "normal"] = "uniform",
+    anneal: int = 0,
+    reference: Mapping[str, ArrayLike] | None = None,
     pilot_draws: int = 100,
     model: pm.Model | None = None,
 ) -> TensorVariable:
@@ -237,17 +161,18 @@ def doubly_intractable(
         Its parameters, in the order in which its functions take them.
     observed : object
         The data, as ``log_g`` takes it.
-    reference : list of float or array, optional
-        A value for each of the parameters. The estimate is best for parameters near the reference,
-        so it should be in the middle of the posterior. By default it is a pilot estimate, see
-        below.
-    anneal : int
-        The number K of intermediate distributions between a parameter and the reference. 0 is
-        plain importance sampling. More of them, and ``family.transition`` is called K times, make
-        the estimate less noisy. With standard deviations of the log-estimate well above 1 it is
-        worth its cost.
     kind : {"uniform", "normal"}
         What the stream is made of: what the exact sampler draws most.
+    anneal : int
+        The number K of intermediate distributions between a parameter and the reference. 0 is
+        plain importance sampling. More of them make the estimate less noisy, and
+        ``family.transition`` is called K times. They are worth their cost if the standard deviation
+        of the log-estimate is well above 1.
+    reference : dict, optional
+        Values of the random variables that the parameters depend on, by name, such as
+        ``{"coupling": 0.3, "field": 0.0}``. The estimate is best for parameters near the reference,
+        so it should be in the middle of the posterior. By default it is a pilot estimate, see
+        below.
     pilot_draws : int
         Exact samples in each round of the pilot estimate.
     model : Model, optional
@@ -307,10 +232,17 @@ def doubly_intractable(
     observed = family.prepare(observed) if hasattr(family, "prepare") else observed
     if reference is None:
         pilot_draws = positive_integer("pilot_draws of doubly_intractable", pilot_draws)
-        reference = pilot_reference(name, family, variables, observed, pilot_draws, model)
+        values = pilot_reference(name, family, variables, observed, pilot_draws, model)
+    elif isinstance(reference, Sequence):
+        warn_of_old_spelling(
+            "reference of doubly_intractable is a dict with values of random variables by name: "
+            f"reference={{{', '.join(f'{known!r}: ...' for known in names)}}}. A list in the order "
+            "of the parameters is deprecated."
+        )
+        values = _in_order(reference, variables, names)
     else:
-        reference = _checked_reference(reference, variables, names)
-    estimator = DoublyIntractable(family, observed, reference, anneal, names)
+        values = [value[()] for value in values_at(reference, variables, model)]
+    estimator = DoublyIntractable(family, observed, values, anneal, names)
     u = Stream(f"{name}_u", kind=kind, model=model)
     return Potential(name, black_box(estimator)(*variables, u), model=model)
 
@@ -320,35 +252,31 @@ def _check_family(family: Any, anneal: int) -> None:
     if missing:
         raise ModelError(
             f"The family of doubly_intractable has no {' and no '.join(missing)}: {family!r}. Make "
-            "one with apm.estimators.Unnormalised(log_g=..., sample=...)."
+            "one with apm.estimators.Unnormalised(log_g=..., sample=...). "
+            + see("doubly_intractable")
         )
     if anneal and getattr(family, "transition", None) is None:
         raise ModelError(
             "Annealing moves the sample by a transition that leaves each intermediate distribution "
             "invariant, and the family has none: give it with "
             "apm.estimators.Unnormalised(..., transition=..., transition_size=...), or use "
-            "anneal=0."
+            f"anneal=0. {see('doubly_intractable')}"
         )
 
 
-def _checked_reference(
+def _in_order(
     reference: Sequence[ArrayLike], variables: Sequence[TensorVariable], names: Sequence[str]
 ) -> list[Any]:
-    if not isinstance(reference, Sequence) or len(reference) != len(variables):
+    """Check a reference in its old form, a value for each parameter of the family."""
+    values = [np.asarray(value, dtype=np.float64) for value in reference]
+    wanted = [variable.type.ndim for variable in variables]
+    is_finite = all(np.isfinite(value).all() for value in values)
+    if [value.ndim for value in values] != wanted or not is_finite:
         raise ModelError(
-            "reference of doubly_intractable must have one value for each of "
+            "reference of doubly_intractable must have one finite value for each of "
             f"{', '.join(names)}, got {reference!r}."
         )
-    values = []
-    for value, variable, name in zip(reference, variables, names, strict=True):
-        array = np.asarray(value, dtype=np.float64)
-        if array.ndim != variable.type.ndim or not np.isfinite(array).all():
-            raise ModelError(
-                f"The reference of {name} must be made of finite numbers and have "
-                f"{variable.type.ndim} dimensions, got {value!r}."
-            )
-        values.append(array[()])
-    return values
+    return [value[()] for value in values]
 
 
 def _identifiers(names: Sequence[str]) -> list[str]:

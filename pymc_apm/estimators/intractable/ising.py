@@ -24,9 +24,10 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pymc_apm.deprecated import once_positional
 from pymc_apm.errors import CoalescenceError, ModelError, describe_value, see
-from pymc_apm.estimators.ising_exact import WIDEST, enumerated_log_z, torus_log_z
-from pymc_apm.estimators.ising_graph import checked_edges, lattice_edges, neighbours_of
+from pymc_apm.estimators.intractable.graph import checked_edges, lattice_edges, neighbours_of
+from pymc_apm.estimators.intractable.normaliser import WIDEST, enumerated_log_z, torus_log_z
 from pymc_apm.validation import one_of, positive_integer
 
 __all__ = ["ExactSample", "Ising"]
@@ -103,11 +104,12 @@ class Ising:
     ((300,), (220, 18))
     """
 
+    @once_positional("n_sites")
     def __init__(
         self,
         edges: ArrayLike,
-        n_sites: int | None = None,
         *,
+        n_sites: int | None = None,
         method: Method = "auto",
         max_sweeps: int = 2**16,
     ) -> None:
@@ -150,7 +152,7 @@ class Ising:
         Ising
         """
         edges = lattice_edges(n_rows, n_columns, torus)
-        ising = cls(edges, n_rows * n_columns, **options)
+        ising = cls(edges, n_sites=n_rows * n_columns, **options)
         ising._torus_shape = (n_rows, n_columns) if torus else None
         return ising
 
@@ -418,9 +420,9 @@ class Ising:
 @functools.cache
 def _kernels() -> ModuleType:
     # Numba takes half a second to import, and only those who use an Ising model need it.
-    from pymc_apm.estimators import ising_kernels
+    from pymc_apm.estimators.intractable import sweeps
 
-    return ising_kernels
+    return sweeps
 
 
 def _is_number(parameter: Any) -> bool:

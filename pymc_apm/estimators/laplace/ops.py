@@ -23,9 +23,9 @@ from pytensor.tensor.elemwise import Elemwise
 
 from pymc_apm._compat import with_gradient
 from pymc_apm.black_box import nodes_between
-from pymc_apm.errors import EstimatorError
-from pymc_apm.estimators.laplace_blocks import BlockFit, fit_blocks
-from pymc_apm.estimators.laplace_dense import (
+from pymc_apm.errors import EstimatorError, see
+from pymc_apm.estimators.laplace.blocks import BlockFit, fit_blocks
+from pymc_apm.estimators.laplace.dense import (
     Fit,
     deviations,
     deviations_as_published,
@@ -33,8 +33,8 @@ from pymc_apm.estimators.laplace_dense import (
     fit_as_published,
     smooth,
 )
-from pymc_apm.estimators.likelihood import Likelihood
-from pymc_apm.estimators.matrices import JITTERS, Buffers, Covariance, NotPositiveDefinite
+from pymc_apm.estimators.laplace.likelihood import Likelihood
+from pymc_apm.estimators.laplace.matrices import JITTERS, Buffers, Covariance, NotPositiveDefinite
 
 _log = logging.getLogger("pymc.apm")
 
@@ -75,7 +75,7 @@ class _PythonOp(Op):
         raise NotImplementedError(
             "apm.estimators.laplace_importance has no gradient with respect to the parameters, "
             "which steps like pm.NUTS need. Use a step that needs none, such as apm.APMSlice() or "
-            "apm.APMMetropolis(), for all parameters that it depends on."
+            "apm.APMMetropolis(), for all parameters that it depends on. " + see("latent_gaussian")
         )
 
 
@@ -185,7 +185,7 @@ class LaplaceFit(_PythonOp):
     def fit(
         self, cov: NDArray[np.float64], mean: NDArray[np.float64], inputs: Sequence[Any]
     ) -> Fit:
-        """Fit a proposal, of numbers that are none if the covariance is none."""
+        """Fit a proposal; all of it is NaN if the covariance is not finite."""
         derivatives = functools.partial(self.likelihood.derivatives, inputs=inputs)
         try:
             if self.reference is None:
@@ -218,7 +218,8 @@ def not_positive_definite(name: str, error: object) -> EstimatorError:
     return EstimatorError(
         f"The covariance of {name} is not positive definite: {error}. If it should be, its rows "
         "are too much alike for double precision: give a larger jitter (up to "
-        f"{JITTERS[-1]:.0e} times the present one was tried), or remove inputs that occur twice."
+        f"{JITTERS[-1]:.0e} times the present one was tried), or remove inputs that occur twice. "
+        + see("latent_gaussian")
     )
 
 

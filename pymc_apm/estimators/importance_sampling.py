@@ -25,6 +25,7 @@ from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_apm.deprecated import once_positional
 from pymc_apm.errors import EstimatorError, ModelError
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import StandardNormal, StandardUniform
@@ -37,8 +38,9 @@ LOG_2_PI = float(np.log(2.0 * np.pi))
 Kind = Literal["normal", "uniform"]
 
 
+@once_positional("axis")
 def log_mean_exp(
-    log_weights: TensorVariable, axis: int | Sequence[int] | None = 0
+    log_weights: TensorVariable, *, axis: int | Sequence[int] | None = 0
 ) -> TensorVariable:
     """Return the log of the mean of weights that are given by their logs.
 
@@ -80,9 +82,9 @@ def importance(
     log_joint: Callable[[Any], TensorVariable],
     proposal: TensorVariable | Callable[[TensorVariable], tuple[Any, TensorVariable]],
     *,
-    samples: int = 1,
     shape: int | Sequence[int] | None = None,
     kind: Kind | None = None,
+    samples: int = 1,
     antithetic: bool = False,
     dims: str | Sequence[str] | None = None,
     model: pm.Model | None = None,
@@ -119,13 +121,13 @@ def importance(
         q at ``x``: a vector over samples, or an array whose further axes are summed where
         ``log_joint`` does not keep them. ``u`` has the samples along its first axis, and so must
         ``x`` have; the rest is up to you.
-    samples : int
-        The number of samples. Any number is exact; more make the estimate less noisy.
     shape : int or tuple of int, optional
         For a function: the shape of the random numbers of one sample; a single one if not given.
         With a matrix from ``log_joint`` it must begin with the number of groups.
     kind : {"normal", "uniform"}, optional
         For a function: the distribution of the random numbers, standard normal if not given.
+    samples : int
+        The number of samples. Any number is exact; more make the estimate less noisy.
     antithetic : bool
         Whether the second half of the samples is made from ``-u``, or ``1 - u`` if it is uniform,
         where ``u`` makes the first half. This often takes out noise for nothing.

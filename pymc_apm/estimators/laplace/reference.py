@@ -1,9 +1,8 @@
 """The reference of the Laplace estimators: where their fits start, found before sampling."""
 
 import functools
-import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,13 @@ import pymc as pm
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_apm.errors import EstimatorError
-from pymc_apm.estimators.laplace_blocks import is_log_concave
-from pymc_apm.estimators.laplace_dense import NODES, fit, marginal_variances, smooth
-from pymc_apm.estimators.laplace_ops import DenseReference, LaplaceBlockFit
-from pymc_apm.estimators.likelihood import Likelihood
-from pymc_apm.estimators.matrices import NotPositiveDefinite
-from pymc_apm.estimators.pilot import ParameterSpace
-
-_log = logging.getLogger("pymc.apm")
+from pymc_apm.errors import EstimatorError, see
+from pymc_apm.estimators.laplace.blocks import is_log_concave
+from pymc_apm.estimators.laplace.dense import NODES, fit, marginal_variances, smooth
+from pymc_apm.estimators.laplace.likelihood import Likelihood
+from pymc_apm.estimators.laplace.matrices import NotPositiveDefinite
+from pymc_apm.estimators.laplace.ops import DenseReference, LaplaceBlockFit
+from pymc_apm.estimators.reference import ParameterSpace, Position, maximise, search
 
 VARIATIONAL_STEPS = 10
 """How often the variances of the reference are made anew at most."""
@@ -29,18 +26,6 @@ VARIATIONAL_TOLERANCE = 0.02
 
 FEW = 300
 """As many data as tell about where the reference is."""
-
-POSITION_TOLERANCE = 0.1
-"""How exact a line search for the reference is, in units of the unconstrained parameters."""
-
-VALUE_TOLERANCE = 0.5
-"""The gain in the log posterior below which the search for the reference ends."""
-
-MAX_EVALUATIONS = 100
-"""Of the log posterior in that search, for each parameter."""
-
-IMPOSSIBLE = 1e15
-"""The loss where there is no posterior; that it is finite helps the line searches."""
 
 
 def dense_reference(
@@ -56,7 +41,7 @@ def dense_reference(
     size = likelihood.shape[0]
     latest = np.zeros(size)
 
-    def log_posterior(position: NDArray[np.float64], rows: NDArray[np.int64]) -> float:
+    def log_posterior(position: Position, rows: NDArray[np.int64]) -> float:
         log_prior = space.log_prior(position)
         if not math.isfinite(log_prior):
             return -math.inf
@@ -80,14 +65,16 @@ def dense_reference(
         return log_prior + laplace
 
     everything = np.arange(size)
-    if reference is None and size > FEW:
-        # Some of the data tell about where the mode is, in a fraction of the time.
-        some = np.sort(np.random.default_rng(0).permutation(size)[:FEW])
-        space.start = _mode(space.start, lambda position: log_posterior(position, some))
-        latest[:] = 0.0
-    position = _search(
-        likelihood.name, space, lambda position: log_posterior(position, everything), reference
-    )
+
+    def find_mode(start: Position) -> Position:
+        if size > FEW:
+            # Some of the data tell about where the mode is, in a fraction of the time.
+            some = np.sort(np.random.default_rng(0).permutation(size)[:FEW])
+            start = maximise(lambda position: log_posterior(position, some), start)
+            latest[:] = 0.0
+        return maximise(lambda position: log_posterior(position, everything), start)
+
+    position = space.start if reference is not None else search(likelihood.name, space, find_mode)
     cov_there, mean_there, *inputs = space.values(position)
     likelihood.check_factorises(mean_there, inputs)
     if not math.isfinite(log_posterior(position, everything)):
@@ -116,7 +103,7 @@ def block_start(
     op = LaplaceBlockFit(likelihood, np.zeros(likelihood.shape))
     modes = op.start
 
-    def log_posterior(position: NDArray[np.float64]) -> float:
+    def log_posterior(position: Position) -> float:
         nonlocal modes
         log_prior = space.log_prior(position)
         if not math.isfinite(log_prior):
@@ -130,7 +117,11 @@ def block_start(
             modes = fitted.centre
         return log_prior + float((fitted.value - fitted.log_det).sum())
 
-    position = _search(likelihood.name, space, log_posterior, reference)
+    position = (
+        space.start
+        if reference is not None
+        else search(likelihood.name, space, lambda start: maximise(log_posterior, start))
+    )
     if not math.isfinite(log_posterior(position)):
         raise _no_start(likelihood.name, space.describe(position))
     cov_there, mean_there, *inputs = space.values(position)
@@ -139,46 +130,10 @@ def block_start(
     return modes, is_log_concave(op.factorise(cov_there), mean_there, hessians, modes)
 
 
-def _search(
-    name: str,
-    space: ParameterSpace,
-    log_posterior: Callable[[NDArray[np.float64]], float],
-    reference: Mapping[str, Any] | None,
-) -> NDArray[np.float64]:
-    """Return the position of the reference: what the user gave, or else an approximate mode."""
-    if reference is not None or space.start.size == 0:
-        return space.start
-    position = _mode(space.start, log_posterior)
-    _log.info("Reference of %s by a pilot estimate: %s", name, space.describe(position))
-    return position
-
-
-def _mode(
-    start: NDArray[np.float64], log_posterior: Callable[[NDArray[np.float64]], float]
-) -> NDArray[np.float64]:
-    """Maximise by line searches, which bear the noise of fits that are not exact (Powell)."""
-    from scipy.optimize import minimize  # takes long to import, and is not always needed
-
-    def loss(position: NDArray[np.float64]) -> float:
-        value = log_posterior(position)
-        return -value if math.isfinite(value) else IMPOSSIBLE
-
-    result = minimize(
-        loss,
-        start,
-        method="Powell",
-        options={
-            "xtol": POSITION_TOLERANCE,
-            "ftol": VALUE_TOLERANCE / max(abs(loss(start)), 1.0),
-            "maxfev": MAX_EVALUATIONS * start.size,
-        },
-    )
-    return np.asarray(result.x)
-
-
 def _no_start(name: str, where: str) -> EstimatorError:
     return EstimatorError(
         f"There is no Laplace approximation of {name} at the reference, {where}: the covariance "
         "has no Cholesky factor there, or the likelihood is zero or not a number. Give a "
-        "reference, or other initial values to the random variables of the model."
+        "reference, or other initial values to the random variables of the model. "
+        + see("latent_gaussian")
     )
