@@ -25,7 +25,7 @@ from pymc_apm.claims import unclaimed_in
 from pymc_apm.density.target import Target
 from pymc_apm.errors import ModelError, UnclaimedRandomnessError, see, unclaimed
 from pymc_apm.kinds import U_UPDATES
-from pymc_apm.steps.chain import Chain, Recipe
+from pymc_apm.steps.chain import Chain, Logs, Recipe
 from pymc_apm.steps.choose import choose_randomness
 from pymc_apm.steps.compiling import Choice, Compiling
 from pymc_apm.steps.progress import ShowsProgress
@@ -45,7 +45,7 @@ class APMState(StepMethodState):
     u: dict[str, NDArray[np.float64]]
     is_started: bool
     learnt: Any
-    logs: tuple[float, ...]
+    logs: Logs | None
 
 
 class APMStep(StartsChains, ShowsProgress, BlockedStep):
@@ -236,13 +236,13 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         return self.moved
 
     @property
-    def logs(self) -> tuple[float, ...]:
+    def logs(self) -> Logs | None:
         """The log density at the last draw and its parts, as they were computed there."""
         evaluation = self.chain.evaluation
-        return () if evaluation is None else tuple(float(log) for log in evaluation[1:5])
+        return None if evaluation is None else evaluation[1:5]
 
     @logs.setter
-    def logs(self, logs: tuple[float, ...]) -> None:
+    def logs(self, logs: Logs | None) -> None:
         self.chain.expect(logs)
 
     @property

@@ -12,7 +12,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
@@ -46,11 +46,12 @@ MAX_DRAWS = 2000
 MEMORY = 2**24
 """How many bytes the draws of a batch take at the most."""
 
-LOGS = ("log_density", "log_estimate", "log_prior", "log_exact")
-"""The logs of an evaluation, in their order."""
-
 LARGE = 4096
 """Arrays of more elements are compared by numpy, smaller ones, which is faster, by their bytes."""
+
+
+Logs: TypeAlias = tuple[float, float, float, float]
+"""The logs of an evaluation: the density, the estimate, the prior, the exact likelihood."""
 
 
 class Recipe(NamedTuple):
@@ -186,13 +187,13 @@ class Chain:
         self._ahead: _Ahead | None = None
         self._seen_data: list[tuple[list[Any], Any]] = []
         self._program: Program | None = None
-        self._expected: tuple[float, ...] = ()
+        self._expected: Logs | None = None
         self._length = 1
         self._n_made = 0
         self._n_in_python = 0
         self.compiling.restart()
 
-    def expect(self, logs: tuple[float, ...]) -> None:
+    def expect(self, logs: Logs | None) -> None:
         """Take the log density and its parts, as they were computed once, where they are again.
 
         Compiled code and Python differ in the last digit, and a chain that is restored is to be the
@@ -269,8 +270,8 @@ class Chain:
                 return self._check_start(theta, rest), FREE
             evaluation = target.start(self.values_of_inputs(theta, rest))
             if self._expected and np.allclose(evaluation[1:5], self._expected, rtol=1e-8):
-                evaluation = evaluation._replace(**dict(zip(LOGS, self._expected, strict=True)))
-            self._expected = ()
+                evaluation = Evaluation(evaluation.values, *self._expected, evaluation.cost)
+            self._expected = None
             cost = FREE if is_first else evaluation.cost
         else:
             changed: dict[str, FloatVector] = {}
