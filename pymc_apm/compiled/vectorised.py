@@ -283,20 +283,18 @@ def _compile_function(op: ScalarOp, node: Apply | None = None, **kwargs: Any) ->
 for _operation in IMPLEMENTATIONS:
     dispatch.register_funcify_and_cache_key(_operation)(_compile_function)
 
-_compile_other_composite = dispatch.numba_funcify_and_cache_key.dispatch(Composite)
+class VectorisedComposite(Composite):
+    """A fused expression with vectorised functions in it."""
 
 
-# PyTensor rebuilds fused expressions late, so a class of our own would not last.
-@dispatch.register_funcify_and_cache_key(Composite)
+@dispatch.register_funcify_and_cache_key(VectorisedComposite)
 def _compile_composite(op: Composite, node: Apply | None = None, **kwargs: Any) -> _Compiled:
     """Return what Numba compiles for a fused expression.
 
-    Without a vectorised function in it this is what PyTensor makes. With one all is inlined, or, if
-    the loop cannot be vectorised anyway, the C library is used, which is faster for one element.
+    All is inlined, or, if the loop cannot be vectorised anyway, the C library is used, which is
+    faster for one element.
     """
     operations = {type(inner.op) for inner in op.fgraph.apply_nodes}
-    if operations.isdisjoint(IMPLEMENTATIONS):
-        return _compile_other_composite(op, node=node, **kwargs)
     others = operations.difference(IMPLEMENTATIONS)
     is_vectorised = all(operation.__name__ in _SIMPLE for operation in others)
     kwargs.pop("storage_map", None)
@@ -367,7 +365,21 @@ def _replace_function(fgraph: FunctionGraph, node: Apply) -> list[Variable] | No
     return None
 
 
+@node_rewriter([Elemwise])
+def _replace_composite(fgraph: FunctionGraph, node: Apply) -> list[Variable] | None:
+    """Replace a fused expression with vectorised functions in it."""
+    composite = node.op.scalar_op
+    if type(composite) is not Composite:
+        return None
+    operations = {type(inner.op) for inner in composite.fgraph.apply_nodes}
+    if operations.isdisjoint(IMPLEMENTATIONS):
+        return None
+    vectorised = VectorisedComposite(composite.inputs, composite.outputs)
+    return Elemwise(vectorised, dict(node.op.inplace_pattern))(*node.inputs, return_list=True)
+
+
 vectorised_math = in2out(_replace_function, _replace_view, name="vectorised_math")
+vectorised_fusions = in2out(_replace_composite, name="vectorised_fusions")
 
 
 def with_vectorised_math(mode: Mode | str | None = "NUMBA") -> Mode:
@@ -396,5 +408,6 @@ def with_vectorised_math(mode: Mode | str | None = "NUMBA") -> Mode:
     >>> function([0.0, 1.0]).round(4).tolist()
     [1.0, 2.7183]
     """
-    # Specialisation is at 2, fusion at 49.
-    return get_mode(mode).register((vectorised_math, 48.95)).excluding("inplace_elemwise")
+    # Specialisation is at 2, fusion at 49; what fuses expressions again comes before the end.
+    rewrites = (vectorised_math, 48.95), (vectorised_fusions, 1000.0)
+    return get_mode(mode).register(*rewrites).excluding("inplace_elemwise")

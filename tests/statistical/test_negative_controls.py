@@ -8,6 +8,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import pymc_apm as apm
+from pymc_apm.adaptive.report import NOTHING
 from tests.statistical.checks import (
     assert_exact,
     assert_not_exact,
@@ -22,37 +23,60 @@ from tests.steps.models import sample, toy_gaussian
 class RedrawsRandomnessOnRejection(apm.PseudoMarginalMH):
     """Estimates the likelihood of the current parameters anew after each rejection."""
 
-    def transition(self, evaluation):
-        evaluation, stats = super().transition(evaluation)
-        if not stats["accepted"]:
-            fresh = self.rng.standard_normal(self.target.value(evaluation, "u").size)
-            _, evaluation = self.target.along("u")(fresh, evaluation)
-        return evaluation, stats
+    def build(self, density):
+        transition, along_u = super().build(density), density("u")
+
+        def broken(rng, evaluation, options, learnt, tunes):
+            evaluation, learnt, report = transition(rng, evaluation, options, learnt, tunes)
+            if not report.n_moved:
+                fresh = rng.standard_normal(self.target.value(evaluation, "u").size)
+                _, evaluation = along_u(fresh, evaluation)
+            return evaluation, learnt, report
+
+        return broken
 
 
 class UsesStaleLogDensity(apm.APMMetropolis):
     """Keeps the log density from before an update of u, until theta moves."""
 
-    def update_u(self, evaluation):
-        before = evaluation.log_density
-        evaluation, infos = super().update_u(evaluation)
-        return evaluation._replace(log_density=before), infos
+    def build_u(self, density):
+        update_u = super().build_u(density)
+
+        def broken(rng, evaluation):
+            before = evaluation.log_density
+            evaluation, report = update_u(rng, evaluation)
+            return evaluation._replace(log_density=before), report
+
+        return broken
 
 
 class IgnoresRandomnessOfOthers(apm.APMMetropolis):
     """Goes on with the log density that it knows, though another step has updated u."""
 
-    def _evaluate(self, point):
-        return self._evaluation or super()._evaluate(point)
+    def step(self, point):
+        evaluation = self.chain.evaluation
+        if evaluation is not None:
+            self.model_u.set_value(self.target.value(evaluation, "u"))
+        return super().step(point)
+
+    @property
+    def model_u(self):
+        (u,) = self.target.randomness
+        return u
 
 
 class AcceptsAllRandomness(apm.APMSlice):
     """Draws u afresh from q(u), whatever the estimate is."""
 
-    def update_u(self, evaluation):
-        fresh = self.rng.standard_normal(self.target.value(evaluation, "u").size)
-        _, evaluation = self.target.along("u")(fresh, evaluation)
-        return evaluation, []
+    def build_u(self, density):
+        along_u = density("u")
+
+        def broken(rng, evaluation):
+            fresh = rng.standard_normal(self.target.value(evaluation, "u").size)
+            _, evaluation = along_u(fresh, evaluation)
+            return evaluation, NOTHING
+
+        return broken
 
 
 BROKEN = {
