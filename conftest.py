@@ -14,7 +14,7 @@ os.environ.setdefault("PYMC_APM_COMPILE", "0")
 
 TESTS = Path(__file__).parent / "tests"
 
-FOLDERS_THAT_COMPILE = ("compiled", "estimators", "statistical", "steps")
+FOLDERS_THAT_COMPILE = ("compiled", "diagnostics", "estimators", "statistical", "steps")
 """Where models are shared by many tests, or evaluated so often that code in Python is too slow."""
 
 AS_FOR_USERS: dict[str, Any] = {}

@@ -56,5 +56,6 @@ def short_sample(sample):
 
 
 def shorten(monkeypatch) -> None:
-    """Make ``pm.sample`` short, whatever a page asks for."""
+    """Make ``pm.sample`` short, whatever a page asks for, and reports that do not ask for draws."""
     monkeypatch.setattr(pm, "sample", short_sample(pm.sample))
+    monkeypatch.setattr("pymc_apm.diagnostics.report.DEFAULT_DRAWS", 200)
