@@ -160,6 +160,13 @@ def test_draws_from_the_prior():
     assert says(found.notes, "5 points (draws from the prior), 1,000 draws")
 
 
+def test_one_draw_from_the_prior_is_a_whole_point():
+    with pm.Model() as model:
+        theta = pm.Normal("theta", shape=3)
+        apm.Potential("log_lik", theta.sum() * apm.StandardNormal("u"))
+    assert report(model, n_points=1, draws=10).points["theta"].shape == (1, 3)
+
+
 def test_a_flat_prior_takes_a_pilot_run():
     found = report(toy_gaussian(2), n_points=4)
     assert says(found.notes, "draws of a pilot run")
