@@ -7,6 +7,8 @@ VENV ?= .venv
 WORKERS ?= 2
 
 BIN := $(VENV)/bin
+# A file is run by one worker, so that what its tests share is made once.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -23,18 +25,19 @@ demo: $(VENV)/.installed-examples  ## sample the paper's toy Gaussian with every
 	$(BIN)/python examples/toy_gaussian.py
 
 test: $(VENV)/.installed-test $(VENV)/.installed-particles  ## run the tests that are not slow
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(PYTEST)
 
-test-slow: $(VENV)/.installed-test  ## run the slow statistical tests
-	$(BIN)/python -m pytest -m slow -n $(WORKERS)
-
-# What is run twice, in Python and compiled: the protocol of steps, and whole runs against exact answers.
+# What is run in Python and compiled: the protocol of steps, and whole runs against exact answers.
 COMPILED_TESTS := $(addprefix tests/steps/test_,protocol.py sampling_state.py processes.py \
 	with_pymc_steps.py) $(addprefix tests/statistical/test_,toy_gaussian.py \
 	random_effects.py geweke.py negative_controls.py)
 
+# With EXCEPT_COMPILED=yes those are left out that `make test-compiled` runs.
+test-slow: $(VENV)/.installed-test  ## run the slow statistical tests
+	$(PYTEST) -m slow $(if $(EXCEPT_COMPILED),$(addprefix --ignore=,$(COMPILED_TESTS)))
+
 test-compiled: $(VENV)/.installed-test  ## run the tests of steps and of whole runs with compiled steps
-	PYMC_APM_COMPILE=1 $(BIN)/python -m pytest -m "slow or not slow" -n $(WORKERS) $(COMPILED_TESTS)
+	PYMC_APM_COMPILE=1 $(PYTEST) -m "slow or not slow" $(COMPILED_TESTS)
 
 lint: $(VENV)/.installed-dev  ## run ruff and mypy
 	$(BIN)/ruff check .

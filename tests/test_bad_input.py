@@ -120,6 +120,7 @@ def explode(x):
 
 
 @pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.compiler
 @pytest.mark.parametrize("default", [False, True], ids=["python", "default"])
 def test_an_exception_inside_the_estimator_comes_with_the_parameters(cores, default):
     model = model_with(lambda scale, u: PythonOp(explode)(scale * u), initval=2.5)

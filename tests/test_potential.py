@@ -225,6 +225,7 @@ def test_steps_of_pymc_refuse_randomness_that_nobody_updates_and_take_one_that_s
             pm.sample(step=STEPS[name](), **FEW_DRAWS)
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("options", [{}, PYTHON], ids=["default", "python"])
 def test_the_log_density_of_the_model_is_refused_unless_it_is_clamped(toy, options):
     point = toy.initial_point()

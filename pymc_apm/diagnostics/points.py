@@ -111,6 +111,8 @@ def _posterior_points(
 
 def _prior_points(model: pm.Model, n_points: int, rng: np.random.Generator) -> list[Point]:
     draws = pm.draw(model.free_RVs, draws=n_points, random_seed=draw_seed(rng) % 2**31)
+    if n_points == 1:  # of which PyMC makes no axis
+        draws = [np.asarray(values)[None] for values in draws]
     names = [rv.name for rv in model.free_RVs]
     return [dict(zip(names, values, strict=True)) for values in zip(*draws, strict=True)]
 

@@ -15,7 +15,11 @@ from pytensor.scalar.basic import Composite, same_out
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_apm.compiled import vectorised
-from pymc_apm.compiled.vectorised import IMPLEMENTATIONS, with_vectorised_math
+from pymc_apm.compiled.vectorised import (
+    IMPLEMENTATIONS,
+    VectorisedComposite,
+    with_vectorised_math,
+)
 from pymc_apm.estimators import log_mean_exp
 
 FASTMATH = {"arcp", "contract", "afn", "reassoc", "nsz"}

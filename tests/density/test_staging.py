@@ -165,6 +165,7 @@ def test_each_stage_runs_once_per_value_that_is_considered_and_never_on_acceptan
     assert calls["theta and v"] == n_theta_evals + calls["v"] - joint
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("compile_kwargs", [None, PYTHON], ids=["default", "python"])
 def test_counts_hold_through_pm_sample_with_several_chains(compile_kwargs):
     model, calls = counting_model()

@@ -154,7 +154,9 @@ BACKENDS = [
             make_model,
             None,
             id=f"{make_model.__name__}-default",
-            marks=[] if make_model in (observed, hierarchical) else pytest.mark.slow,
+            marks=getattr(
+                pytest.mark, "compiler" if make_model in (observed, hierarchical) else "slow"
+            ),
         )
         for make_model in MODELS
     ),

@@ -45,16 +45,17 @@ def run(page: Path) -> dict[str, Any]:
 
 
 def short_sample(sample):
-    """Return ``pm.sample`` with other defaults: a few draws of one chain, in this process."""
+    """Return ``pm.sample`` with other defaults: a few draws of two chains, in this process."""
 
-    def sample_shortly(draws=30, **kwargs):
-        kwargs = {"tune": 30, "chains": 2, "progressbar": False} | kwargs | {"cores": 1}
-        draws, kwargs["tune"] = min(draws, 60), min(kwargs["tune"], 60)
+    def sample_shortly(draws=15, **kwargs):
+        kwargs = {"tune": 10, "chains": 2, "progressbar": False} | kwargs | {"cores": 1}
+        draws, kwargs["tune"] = min(draws, 30), min(kwargs["tune"], 20)
         return sample(draws, **kwargs)
 
     return sample_shortly
 
 
 def shorten(monkeypatch) -> None:
-    """Make ``pm.sample`` short, whatever a page asks for."""
+    """Make ``pm.sample`` short, whatever a page asks for, and reports that do not ask for draws."""
     monkeypatch.setattr(pm, "sample", short_sample(pm.sample))
+    monkeypatch.setattr("pymc_apm.diagnostics.report.DEFAULT_DRAWS", 200)

@@ -34,6 +34,7 @@ def quiet(tmp_path, monkeypatch):
     matplotlib.pyplot.close("all") if "matplotlib.pyplot" in __import__("sys").modules else None
 
 
+@pytest.mark.compiler
 def test_the_code_of_the_readme_runs_as_it_stands():
     names = run(README)
     posterior = names["idata"]["posterior"]
