@@ -5,8 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytensor
 import pytest
+
+import pymc_apm.steps.base
+from pymc_apm.density.target import Target
 
 # Steps run in Python unless a test, or who runs the tests, wants them compiled: to compile one may
 # take ten seconds. `make test-compiled` runs the tests of the steps again with compiled ones.
@@ -28,6 +32,38 @@ def compiles(item: pytest.Item) -> bool:
     folders = [TESTS / name for name in FOLDERS_THAT_COMPILE]
     has_marker = any(map(item.get_closest_marker, ("compiler", "slow")))
     return has_marker or any(map(item.path.is_relative_to, folders))
+
+
+TARGETS: dict[Any, Target] = {}
+
+
+def shared_target(
+    model: Any, variables: Any, initial_point: Any, compile_kwargs: Any = None
+) -> Target:
+    """Return the target of a model, compiled once for all steps on the same parameters.
+
+    A target never changes, and takes longer to compile than most tests do anything else.
+    """
+    shapes = tuple((name, np.shape(value)) for name, value in initial_point.items())
+    terms = (*model.basic_RVs, *model.potentials)
+    flags = (pytensor.config.mode, pytensor.config.cxx, repr(compile_kwargs))
+    key = (id(model), terms, tuple(variables), shapes, flags)
+    if key not in TARGETS:
+        TARGETS[key] = Target(model, variables, initial_point, compile_kwargs)
+    return TARGETS[key]
+
+
+@pytest.fixture(autouse=True)
+def shared_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let steps share the targets of models; the targets keep the models alive."""
+    monkeypatch.setattr(pymc_apm.steps.base, "Target", shared_target)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_targets() -> Iterator[None]:
+    """Forget the targets of a module."""
+    yield
+    TARGETS.clear()
 
 
 @pytest.hookimpl(wrapper=True)

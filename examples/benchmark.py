@@ -30,12 +30,12 @@ from toy_gaussian import build_model
 
 import pymc_apm as apm
 from pymc_apm.black_box import nodes_between
+from pymc_apm.density.target import THETA
 from pymc_apm.estimators.laplace.dense import CHORD_STEPS
 from pymc_apm.estimators.laplace.ops import LaplaceFit
-from pymc_apm.stream_generator import StreamGenerator
 from pymc_apm.kernels.reflective import reflected_line
 from pymc_apm.kernels.stream import HEADER, Reader, make_scratch, stream_reflected_line
-from pymc_apm.density.target import THETA
+from pymc_apm.stream_generator import StreamGenerator
 
 ROUNDS = 7
 N_U = 3  # evaluations of an update of u; the first one finds nothing in the processor's cache

@@ -1,7 +1,8 @@
 """The only file that knows that PyMC 5 and PyMC 6 differ."""
 
+import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,20 @@ def with_gradient(op: type[Op]) -> type[Op]:
     return op
 
 
+_announced = (0, 0)
+
+
+@contextlib.contextmanager
+def announcing(n_tune: int, n_draws: int) -> Iterator[None]:
+    """Tell steps how long the chains of a run are, where PyMC does not (up to 6.2)."""
+    global _announced
+    before, _announced = _announced, (n_tune, n_draws)
+    try:
+        yield
+    finally:
+        _announced = before
+
+
 class StartsChains:
     """Gives a step one method that is called where a chain starts, :meth:`start_chain`.
 
@@ -130,7 +145,7 @@ class StartsChains:
 
     def set_rng(self, rng: Any) -> None:
         """Start a chain (PyMC 5.28 to 6.2)."""
-        self.setup_chain(rng, 0, 0)
+        self.setup_chain(rng, *_announced)
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Start a chain (PyMC 6.3 and later)."""

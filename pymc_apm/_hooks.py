@@ -34,6 +34,7 @@ combinations are refused where a chain starts.
 
 import contextlib
 import functools
+import inspect
 import logging
 import os
 import sys
@@ -54,7 +55,7 @@ from pytensor.compile.ops import view_op
 from pytensor.gradient import grad
 from threadpoolctl import threadpool_limits
 
-from pymc_apm._compat import compile_function
+from pymc_apm._compat import announcing, compile_function
 from pymc_apm.claims import clamped, flags_in, held, randomness_of_model, take_stock, terms_of
 from pymc_apm.diagnostics.problems import problems
 from pymc_apm.errors import UnclaimedRandomnessError, see
@@ -149,7 +150,10 @@ def _sample(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     _check_sampler(kwargs.get("nuts_sampler"))
     steps = list(_flat(kwargs.get("step")))
     take_stock(model, steps, _assigned_randomness(model, steps, kwargs))
-    with held(flags), _limited_blas(**kwargs):
+    given = inspect.signature(original).bind(*args, **kwargs)
+    given.apply_defaults()
+    length = announcing(given.arguments["tune"], given.arguments["draws"])
+    with held(flags), length, _limited_blas(**kwargs):
         result = original(*args, **kwargs)
         _warn(result, model, quiet=kwargs.get("quiet", False))
     return result

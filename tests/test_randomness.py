@@ -6,8 +6,8 @@ import pymc as pm
 import pytest
 
 import pymc_apm as apm
-from pymc_apm.errors import ModelError
 from pymc_apm.density.target import REST, THETA
+from pymc_apm.errors import ModelError
 from tests.models import PYTHON, QUIET, mixed_toy, toy_gaussian
 
 DECLARE = [apm.StandardNormal, apm.StandardUniform]

@@ -283,6 +283,7 @@ def _compile_function(op: ScalarOp, node: Apply | None = None, **kwargs: Any) ->
 for _operation in IMPLEMENTATIONS:
     dispatch.register_funcify_and_cache_key(_operation)(_compile_function)
 
+
 class VectorisedComposite(Composite):
     """A fused expression with vectorised functions in it."""
 

@@ -16,9 +16,9 @@ from scipy.special import expit, log_expit
 
 import pymc_apm as apm
 from pymc_apm.black_box import nodes_between
+from pymc_apm.density.target import REST, THETA, Target
 from pymc_apm.errors import EstimatorError, ModelError
 from pymc_apm.estimators.laplace import dense, matrices, ops
-from pymc_apm.density.target import REST, THETA, Target
 from tests.estimators.batches import Batches
 from tests.modes import interpreted
 from tests.statistical.checks import assert_exact, assert_not_exact, z_scores_of_means

@@ -12,8 +12,8 @@ from pymc_apm.black_box import black_boxes_in
 from pymc_apm.errors import CoalescenceError, ModelError
 from pymc_apm.estimators import Ising, Unnormalised, doubly_intractable
 from pymc_apm.estimators.intractable.estimator import DoublyIntractable, annealed_log_ratio
-from pymc_apm.stream_generator import StreamGenerator
 from pymc_apm.kernels.stream import Reader, fresh_stream, make_scratch
+from pymc_apm.stream_generator import StreamGenerator
 from tests.modes import interpreted
 from tests.statistical.checks import (
     assert_exact,

@@ -5,7 +5,8 @@ import pymc as pm
 import pytest
 
 import pymc_apm as apm
-from pymc_apm.adaptation import FIRST_WINDOW, PILOT_DRAWS, is_over
+from pymc_apm.adaptive.covariance import FIRST_WINDOW
+from pymc_apm.adaptive.pilot import PILOT_DRAWS, is_over
 from tests.steps.models import COMPLETE, STEPS, run, sample, start_chain, toy_gaussian
 
 
@@ -26,10 +27,8 @@ BADLY_SCALED = np.diag([1e-2, 1.0, 1e2])
 
 def learnt(step):
     """Return all that a step may learn, as text of full precision."""
-    state = step.sampling_state
-    names = ("covariance", "widths", "learnt_covariance", "learnt_scale")
     with np.printoptions(floatmode="unique", threshold=10_000):
-        return {name: str(getattr(state, name)) for name in names if hasattr(state, name)}
+        return str(step.sampling_state.learnt)
 
 
 # Frozen after tuning
@@ -131,7 +130,7 @@ def test_pseudo_marginal_mh_takes_its_scale_from_the_covariance_that_it_learns(
     idata = sample(model, step, tune=4000, draws=50, chains=1, random_seed=5)
     assert np.allclose(idata.sample_stats["scaling"], constant / np.sqrt(3))
     assert (idata.sample_stats["n_evals"].values == 1).all()
-    cholesky = step.learnt_covariance.cholesky
+    cholesky = step.learnt.covariance.cholesky
     relative = np.linalg.solve(CORRELATED, cholesky)
     variances = np.linalg.eigvalsh(relative @ relative.T)  # 1 where the covariance is exact
     assert 0.3 < variances.min() and variances.max() < 3.0
@@ -156,10 +155,10 @@ def test_pseudo_marginal_mh_keeps_the_clamped_scale_if_tuning_was_too_short_for_
         step = apm.PseudoMarginalMH()
     start_chain(step, 7)
     run(step, model.initial_point(), FIRST_WINDOW - 1)
-    assert step.sampling_state.learnt_covariance.n_windows == 0
+    assert step.sampling_state.learnt.covariance.n_windows == 0
     step.stop_tuning()
-    assert step.learnt_scale.scaling != pytest.approx(2.56 / np.sqrt(2))
-    assert 0.2 < step.learnt_scale.scaling < 10.0
+    assert step.learnt.scale.scaling != pytest.approx(2.56 / np.sqrt(2))
+    assert 0.2 < step.learnt.scale.scaling < 10.0
 
 
 def test_the_pilot_updates_each_parameter_by_slice_sampling_and_then_makes_way():
@@ -170,7 +169,7 @@ def test_the_pilot_updates_each_parameter_by_slice_sampling_and_then_makes_way()
         start_chain(step, 8)
         points, stats = run(step, model.initial_point(), PILOT_DRAWS)
         assert all(stat["n_theta_evals"] >= 3 for stat in stats)
-        assert is_over(step.sampling_state.pilot)
+        assert is_over(step.sampling_state.learnt.pilot)
         _, stats = run(step, points[-1], 50)
         assert np.mean([stat["n_theta_evals"] for stat in stats]) < 3
 

@@ -126,10 +126,10 @@ def test_scale_and_covariance_are_learnt_while_tuning_and_frozen_after():
     point = {"coupling": np.array(0.0), "field": np.array(0.0)}
     points, _ = run(step, point, 1500)
     step.stop_tuning()
-    learnt = step.learnt_scale, step.learnt_covariance
-    assert step.learnt_covariance.n_windows > 0
+    learnt = step.learnt.scale, step.learnt.covariance
+    assert step.learnt.covariance.n_windows > 0
     _, stats = run(step, points[-1], 1500)
-    assert (step.learnt_scale, step.learnt_covariance) == learnt
+    assert (step.learnt.scale, step.learnt.covariance) == learnt
     assert np.mean([stat["accepted"] for stat in stats]) == pytest.approx(0.234, abs=0.08)
 
 
