@@ -41,7 +41,7 @@ def make_step(model, **options):
 # Exactness; tests/kernels/test_exchange.py has more of it
 
 
-def changes_after_updates(family, directions="all", n_chains=4000, n_updates=3):
+def changes_after_updates(family, directions="all", n_chains=2000, n_updates=3):
     """Draw parameters from the prior and data given them, and update the parameters.
 
     Parameters and data then have their joint distribution before and after, and the changes of
