@@ -10,17 +10,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def once_positional(*names: str) -> Callable[[Function], Function]:
-    """Let a function take keyword-only arguments by position, in the order that they once had.
-
-    >>> @once_positional("scale")
-    ... def double(x, *, scale=1.0):
-    ...     return 2.0 * scale * x
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     double(1.0, 3.0)
-    6.0
-    >>> print(caught[0].message)
-    double takes scale by keyword only: write scale=... By position is deprecated.
-    """
+    """Let a function take keyword-only arguments by position, in the order that they once had."""
 
     def decorate(function: Function) -> Function:
         parameters = inspect.signature(function).parameters.values()
@@ -31,9 +21,10 @@ def once_positional(*names: str) -> Callable[[Function], Function]:
             old = dict(zip(names, args[n_positional:], strict=False))
             if len(args) != n_positional + len(old) or not old:
                 return function(*args, **kwargs)  # as it should be, or else an error of Python's
+            name = function.__qualname__.removesuffix(".__init__")
+            spelling = ", ".join(f"{keyword}=..." for keyword in old)
             warn_of_old_spelling(
-                f"{function.__qualname__.removesuffix('.__init__')} takes {', '.join(old)} by "
-                f"keyword only: write {', '.join(f'{name}=...' for name in old)} By position is "
+                f"{name} takes {', '.join(old)} by keyword only ({spelling}). By position is "
                 "deprecated."
             )
             return function(*args[:n_positional], **old, **kwargs)

@@ -13,5 +13,5 @@ def interpreted() -> Iterator[None]:
     Whole runs elsewhere, in ``tests/statistical`` and in the examples of docstrings and pages, run
     the same estimators compiled.
     """
-    with pytensor.config.change_flags(cxx="", mode="FAST_COMPILE"):
+    with pytensor.config.change_flags(cxx="", mode="FAST_COMPILE", traceback__limit=0):
         yield

@@ -28,9 +28,7 @@ def function(a, *, b=2, c=3, d=4):
 
 def test_arguments_by_position_become_keywords_and_warn_who_called():
     assert function(1, b=5) == (1, 5, 3, 4)
-    with pytest.warns(
-        FutureWarning, match="function takes b, c by keyword only: write b=.*c="
-    ) as w:
+    with pytest.warns(FutureWarning, match="function takes b, c by keyword only .b=.*c=") as w:
         assert function(1, 5, 6, d=7) == (1, 5, 6, 7)
     assert w[0].filename == __file__
     for too_many_or_few in [(1, 2, 3, 4), ()]:

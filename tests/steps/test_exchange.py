@@ -77,7 +77,8 @@ def sample_without_coupling(coupling, field, rng):
 
 
 def test_a_sample_that_is_not_exact_is_noticed():
-    assert_not_exact(changes_after_updates(Unnormalised(LATTICE.log_g, sample_without_coupling)))
+    family = Unnormalised(LATTICE.log_g, sample_without_coupling)
+    assert_not_exact(changes_after_updates(family))
 
 
 # The protocol

@@ -158,8 +158,9 @@ def laplace_importance(
     ...         "y",
     ...         lambda b: pm.logp(pm.Poisson.dist(pm.math.exp(beta + b[subject])), counts),
     ...         sd**2,
+    ...         groups=subject,
     ...         samples=4,
-    ... XX
+    ...     )
     """
     model = pm.modelcontext(model)
     where = "laplace_importance"

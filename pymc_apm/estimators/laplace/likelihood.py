@@ -165,7 +165,12 @@ class Likelihood:
         bits = [index >> bit & 1 for bit in range(max(self.shape[0] - 1, 1).bit_length())]
         changed = np.array([kept == value for kept in bits for value in (0, 1)])
         moved = latent + 0.5 * changed.reshape(*changed.shape, *[1] * (latent.ndim - 1))
-        values, gradients = self.derivatives(np.concatenate([latent[None], moved]), inputs)
+        latents = np.concatenate([latent[None], moved])
+        if self.groups is None:
+            values, gradients = self.derivatives(latents, inputs)
+        else:  # which need the other function anyway, and to compile one takes longer than calls
+            found_by_one = [self.hessians(one, inputs)[:2] for one in latents]
+            values, gradients = (np.array(found) for found in zip(*found_by_one, strict=True))
         for found in (values, gradients):
             kept = np.where(changed.reshape(*changed.shape, *[1] * (found.ndim - 2)), 0.0, 1.0)
             if not np.allclose(kept * found[1:], kept * found[0], 1e-7, 1e-9, equal_nan=True):
