@@ -57,7 +57,7 @@ from tests.kernels.runs import (
 )
 from tests.kernels.targets import CORRELATED, JOINTS, n_checks, p_values
 
-THRESHOLD = 4e-7
+THRESHOLD = 3.5e-7
 N_CHAINS = 6000
 N_ROUNDS = 3
 RUNNERS = {"python": (in_python, N_CHAINS), "compiled": (compiled, 20_000)}
