@@ -4,16 +4,17 @@ A target is the image of independent standard normal numbers z under a map that 
 first theta, then u given theta. So exact draws are one call, and whether chains still have the
 target's distribution is the question whether their z are still independent N(0, 1): one set of
 checks for all targets. In each of them f_hat is an unbiased estimate of the density of theta.
+
+The log-estimates are written with numbers and loops alone, so that Numba can compile them: what
+runs the kernels, Python or compiled code, runs the same targets (:mod:`tests.kernels.runs`).
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special, stats
-
-from pymc_apm.kernels import State
 
 
 class Joint(NamedTuple):
@@ -31,9 +32,21 @@ class Joint(NamedTuple):
     def dim(self) -> int:
         return self.n_theta + self.n_u
 
+    @property
+    def number(self) -> int:
+        """By which :func:`log_estimate` knows the target."""
+        return LOG_ESTIMATES.index(self.log_estimate)
+
 
 def normal_score(probability: np.ndarray) -> np.ndarray:
     return special.ndtri(np.clip(probability, 1e-15, 1.0 - 1e-15))
+
+
+def log_estimate_of_toy(theta, u):
+    total = 0.0
+    for i in range(theta.size):
+        total += theta[i] * (theta[i] + u[i])
+    return -total
 
 
 def toy(dim: int) -> Joint:
@@ -45,12 +58,12 @@ def toy(dim: int) -> Joint:
         dim,
         lambda z: (z[:, :dim], z[:, dim:] - z[:, :dim]),
         lambda theta, u: np.column_stack([theta, u + theta]),
-        lambda theta, u: -float(np.dot(theta, theta) + np.dot(u, theta)),
+        log_estimate_of_toy,
     )
 
 
-def gaussian_u(name, n_theta, theta_from_normal, theta_to_normal, log_density, shift) -> Joint:
-    """Any theta with one Gaussian u ~ N(shift(theta), 1): f_hat = p(theta) exp(s u - s^2/2)."""
+def gaussian_u(name, n_theta, theta_from_normal, theta_to_normal, shift, log_estimate) -> Joint:
+    """Any theta with one Gaussian u ~ N(shift(theta), 1); see :func:`shifted`."""
 
     def from_normal(z):
         theta = theta_from_normal(z[:, :n_theta])
@@ -59,18 +72,16 @@ def gaussian_u(name, n_theta, theta_from_normal, theta_to_normal, log_density, s
     def to_normal(theta, u):
         return np.column_stack([theta_to_normal(theta), u - shift(theta)[:, None]])
 
-    def log_estimate(theta, u):
-        value = log_density(theta)
-        if value == -math.inf:
-            return value
-        s = float(shift(theta[None])[0])
-        return value + s * float(u[0]) - 0.5 * s * s
-
     return Joint(name, "normal", n_theta, 1, from_normal, to_normal, log_estimate)
 
 
+def shifted(log_density, shift, u):
+    """Return the log of f_hat = p(theta) exp(s u - s^2/2)."""
+    return log_density + shift * u[0] - 0.5 * shift * shift
+
+
 def log_gamma2(theta):
-    return math.log(theta[0]) - float(theta[0]) if theta[0] > 0.0 else -math.inf
+    return math.log(theta[0]) - theta[0] if theta[0] > 0.0 else -math.inf
 
 
 def gamma2_from_normal(z):
@@ -81,10 +92,23 @@ def gamma2_to_normal(theta):
     return normal_score(special.gammainc(2.0, theta))
 
 
+def log_estimate_of_skewed(theta, u):
+    if not theta[0] > 0.0:
+        return -math.inf
+    return shifted(log_gamma2(theta), math.log(theta[0]), u)
+
+
 def skewed() -> Joint:
     """Draw theta > 0 from Gamma(2, 1), and u from N(log theta, 1)."""
     theta_maps = gamma2_from_normal, gamma2_to_normal
-    return gaussian_u("skewed", 1, *theta_maps, log_gamma2, lambda theta: np.log(theta[:, 0]))
+    shift = lambda theta: np.log(theta[:, 0])  # noqa: E731
+    return gaussian_u("skewed", 1, *theta_maps, shift, log_estimate_of_skewed)
+
+
+def log_estimate_of_bounded(theta, u):
+    if not 0.0 < theta[0] < 1.0:
+        return -math.inf
+    return shifted(math.log(theta[0]), 3.0 * theta[0], u)
 
 
 def bounded() -> Joint:
@@ -94,8 +118,8 @@ def bounded() -> Joint:
         1,
         lambda z: np.sqrt(special.ndtr(z)),
         lambda theta: normal_score(theta**2),
-        lambda theta: math.log(theta[0]) if 0.0 < theta[0] < 1.0 else -math.inf,
         lambda theta: 3.0 * theta[:, 0],
+        log_estimate_of_bounded,
     )
 
 
@@ -103,18 +127,31 @@ CORRELATED = np.array([[1.0, 0.0], [1.8, 0.6]])
 """The Cholesky factor of a covariance whose correlation is 0.95."""
 
 
+def log_estimate_of_correlated(theta, u):
+    first = theta[0]
+    second = (theta[1] - 1.8 * first) / 0.6
+    return shifted(-0.5 * (first * first + second * second), theta[0] - theta[1], u)
+
+
 def correlated() -> Joint:
     """Two correlated Gaussian parameters, and u that depends on their difference."""
     inverse = np.linalg.inv(CORRELATED)
-    precision = inverse.T @ inverse
     return gaussian_u(
         "correlated",
         2,
         lambda z: z @ CORRELATED.T,
         lambda theta: theta @ inverse.T,
-        lambda theta: -0.5 * float(theta @ precision @ theta),
         lambda theta: theta[:, 0] - theta[:, 1],
+        log_estimate_of_correlated,
     )
+
+
+def log_estimate_of_counts(theta, u):
+    k, x = theta[0], theta[1]
+    if k < 0.0 or k != math.floor(k):
+        return -math.inf
+    log_density = k * math.log(3.0) - math.lgamma(k + 1.0) - 0.5 * (x - 0.5 * k) ** 2
+    return shifted(log_density, x, u)
 
 
 def counts() -> Joint:
@@ -131,13 +168,16 @@ def counts() -> Joint:
         score = normal_score(below + fill * (stats.poisson.cdf(k, 3.0) - below))
         return np.column_stack([score, theta[:, 1] - 0.5 * k])
 
-    def log_density(theta):
-        k, x = float(theta[0]), float(theta[1])
-        if k < 0.0 or k != int(k):
-            return -math.inf
-        return k * math.log(3.0) - math.lgamma(k + 1.0) - 0.5 * (x - 0.5 * k) ** 2
+    shift = lambda theta: theta[:, 1]  # noqa: E731
+    return gaussian_u("counts", 2, from_normal, to_normal, shift, log_estimate_of_counts)
 
-    return gaussian_u("counts", 2, from_normal, to_normal, log_density, lambda theta: theta[:, 1])
+
+def log_estimate_of_powers(theta, u):
+    value = log_gamma2(theta)
+    product = u[0] * (1.0 - u[1])
+    if value == -math.inf or product <= 0.0:
+        return -math.inf
+    return value + 2.0 * math.log1p(theta[0]) + theta[0] * math.log(product)
 
 
 def powers() -> Joint:
@@ -152,14 +192,16 @@ def powers() -> Joint:
         v = np.column_stack([u[:, 0], 1.0 - u[:, 1]])
         return np.column_stack([gamma2_to_normal(theta), normal_score(v ** (1.0 + theta))])
 
-    def log_estimate(theta, u):
-        value = log_gamma2(theta)
-        product = float(u[0] * (1.0 - u[1]))
-        if value == -math.inf or product <= 0.0:
-            return -math.inf
-        return value + 2.0 * math.log1p(theta[0]) + float(theta[0]) * math.log(product)
+    return Joint("powers", "uniform", 1, 2, from_normal, to_normal, log_estimate_of_powers)
 
-    return Joint("powers", "uniform", 1, 2, from_normal, to_normal, log_estimate)
+
+def log_estimate_of_tilted(theta, u):
+    t = theta[0]
+    log_mean = math.log(math.expm1(t) / t) if t != 0.0 else 0.0
+    value = -0.125 * t * t
+    for i in range(u.size):
+        value += t * u[i] - log_mean
+    return value
 
 
 def tilted(n_u: int) -> Joint:
@@ -176,12 +218,12 @@ def tilted(n_u: int) -> Joint:
         v = np.expm1(theta * u) / np.expm1(theta)
         return np.column_stack([0.5 * theta, normal_score(v)])
 
-    def log_estimate(theta, u):
-        t = float(theta[0])
-        log_mean = math.log(math.expm1(t) / t) if t != 0.0 else 0.0
-        return -0.125 * t * t + t * float(u.sum()) - n_u * log_mean
+    name = f"tilted{n_u}"
+    return Joint(name, "uniform", 1, n_u, from_normal, to_normal, log_estimate_of_tilted)
 
-    return Joint(f"tilted{n_u}", "uniform", 1, n_u, from_normal, to_normal, log_estimate)
+
+def log_estimate_of_triangle(theta, u):
+    return 0.0 if 0.0 < u[0] < theta[0] < 1.0 else -math.inf
 
 
 def triangle() -> Joint:
@@ -194,15 +236,15 @@ def triangle() -> Joint:
     def to_normal(theta, u):
         return normal_score(np.column_stack([theta**2, u / theta]))
 
-    return Joint(
-        "triangle",
-        "uniform",
-        1,
-        1,
-        from_normal,
-        to_normal,
-        lambda theta, u: 0.0 if 0.0 < u[0] < theta[0] < 1.0 else -math.inf,
-    )
+    return Joint("triangle", "uniform", 1, 1, from_normal, to_normal, log_estimate_of_triangle)
+
+
+def log_estimate_of_two_pieces(theta, u):
+    if 0.0 < theta[0] < 0.05:
+        return shifted(math.log(10.0), theta[0], u)
+    if 0.7 < theta[0] < 1.0:
+        return shifted(-math.log(0.6), theta[0], u)
+    return -math.inf
 
 
 def two_pieces() -> Joint:
@@ -215,14 +257,20 @@ def two_pieces() -> Joint:
     def to_normal(theta):
         return normal_score(np.where(theta < 0.5, 10.0 * theta, (theta - 0.4) / 0.6))
 
-    def log_density(theta):
-        if 0.0 < theta[0] < 0.05:
-            return math.log(10.0)
-        return -math.log(0.6) if 0.7 < theta[0] < 1.0 else -math.inf
+    shift = lambda theta: theta[:, 0]  # noqa: E731
+    return gaussian_u("two_pieces", 1, from_normal, to_normal, shift, log_estimate_of_two_pieces)
 
-    return gaussian_u(
-        "two_pieces", 1, from_normal, to_normal, log_density, lambda theta: theta[:, 0]
-    )
+
+def log_of_humps(theta, size):
+    return -0.5 * theta[0] ** 2 + (2.0 * math.log(size) if size > 0.0 else -math.inf)
+
+
+def log_estimate_of_normal_humps(theta, u):
+    return log_of_humps(theta, abs(u[0]))
+
+
+def log_estimate_of_uniform_humps(theta, u):
+    return log_of_humps(theta, abs(2.0 * u[0] - 1.0))
 
 
 def two_humps(kind: str) -> Joint:
@@ -244,11 +292,16 @@ def two_humps(kind: str) -> Joint:
             v = (2.0 * u - 1.0) ** 3
         return np.column_stack([theta, normal_score(0.5 + 0.5 * v)])
 
-    def log_estimate(theta, u):
-        size = abs(float(u[0] if kind == "normal" else 2.0 * u[0] - 1.0))
-        return -0.5 * float(theta[0]) ** 2 + (2.0 * math.log(size) if size > 0.0 else -math.inf)
+    estimates = {
+        "normal": log_estimate_of_normal_humps,
+        "uniform": log_estimate_of_uniform_humps,
+    }
+    return Joint(f"two_humps_{kind}", kind, 1, 1, from_normal, to_normal, estimates[kind])
 
-    return Joint(f"two_humps_{kind}", kind, 1, 1, from_normal, to_normal, log_estimate)
+
+def log_estimate_of_rate(theta, y):
+    """What is known exactly of a rate and of data, whose normaliser is not: the prior."""
+    return log_gamma2(theta)
 
 
 JOINTS = {
@@ -260,60 +313,30 @@ JOINTS = {
 }
 
 
-class Chain(NamedTuple):
-    """A point of a chain on a joint target, with the log-estimate as it was computed there."""
-
-    theta: np.ndarray
-    u: np.ndarray
-    value: float
-
-
-Update = Callable[[Any, Joint, Chain], Chain]
-"""``update(rng, joint, chain)``: a kernel applied to theta, to u or to both."""
+LOG_ESTIMATES = (
+    *(log_estimate_of_toy, log_estimate_of_skewed, log_estimate_of_bounded),
+    *(log_estimate_of_two_pieces, log_estimate_of_correlated, log_estimate_of_counts),
+    *(log_estimate_of_powers, log_estimate_of_tilted, log_estimate_of_triangle),
+    *(log_estimate_of_normal_humps, log_estimate_of_uniform_humps, log_estimate_of_rate),
+)
 
 
-def on_theta(kernel) -> Update:
-    """Apply ``kernel(rng, state, log_density)`` to theta while u stays."""
+def one_for_all(functions, number=0):
+    """Return a function that is told the number of the target, so that it is compiled once."""
+    first = functions[0]
+    if len(functions) == 1:
+        return lambda target, theta, u: first(theta, u)
+    others = one_for_all(functions[1:], number + 1)
 
-    def update(rng, joint, chain):
-        def log_density(theta, memo):
-            return joint.log_estimate(theta, chain.u), memo
+    def log_estimate(target, theta, u):
+        if target == number:
+            return first(theta, u)
+        return others(target, theta, u)
 
-        state, _ = kernel(rng, State(chain.theta, chain.value), log_density)
-        return Chain(state.position, chain.u, state.log_density)
-
-    return update
-
-
-def on_u(kernel) -> Update:
-    """Apply ``kernel(rng, state, log_density)`` to u while theta stays."""
-
-    def update(rng, joint, chain):
-        def log_density(u, memo):
-            return joint.log_estimate(chain.theta, u), memo
-
-        state, _ = kernel(rng, State(chain.u, chain.value), log_density)
-        return Chain(chain.theta, state.position, state.log_density)
-
-    return update
+    return log_estimate
 
 
-def run_chains(rng, joint: Joint, updates: list[Update], n_chains: int, n_rounds: int):
-    """Start independent chains from exact draws, and return their z before and after.
-
-    The log-estimate is computed for the start alone: from there on chains live on what the kernels
-    hand back, so that a wrong one shows.
-    """
-    before = rng.standard_normal((n_chains, joint.dim))
-    thetas, us = joint.from_normal(before)
-    after_theta, after_u = np.empty_like(thetas), np.empty_like(us)
-    for i in range(n_chains):
-        chain = Chain(thetas[i], us[i], joint.log_estimate(thetas[i], us[i]))
-        for _ in range(n_rounds):
-            for update in updates:
-                chain = update(rng, joint, chain)
-        after_theta[i], after_u[i] = chain.theta, chain.u
-    return joint.to_normal(thetas, us), joint.to_normal(after_theta, after_u)
+log_estimate = one_for_all(LOG_ESTIMATES)
 
 
 def n_checks(joint: Joint) -> int:
@@ -389,13 +412,6 @@ class Recorder:
     @property
     def last_memo(self):
         return ("memo of evaluation", len(self.positions))
-
-
-def at(path, position: np.ndarray, direction: np.ndarray, z: float) -> np.ndarray:
-    """Return the point at ``z`` on a path."""
-    out = np.full_like(position, np.nan)
-    path(position, direction, z, out)
-    return out
 
 
 def frozen(*values: float) -> np.ndarray:

@@ -8,7 +8,8 @@ import pytest
 from pymc_apm.kernels import State, elliptical_slice
 from pymc_apm.kernels.elliptical import ellipse
 from pymc_apm.kernels.slice import MAX_SHRINKS
-from tests.kernels.targets import Recorder, Scripted, at, frozen
+from pymc_apm.types import ONE_EVALUATION, Cost
+from tests.kernels.targets import Recorder, Scripted, frozen
 
 
 def tilt(u):
@@ -17,21 +18,21 @@ def tilt(u):
 
 def test_ellipse_goes_through_u_at_zero_and_through_the_direction_at_a_right_angle():
     u, direction = frozen(1.0, -2.0, 0.3), frozen(0.4, 0.5, -1.5)
-    np.testing.assert_array_equal(at(ellipse, u, direction, 0.0), u)
-    np.testing.assert_allclose(at(ellipse, u, direction, 0.5 * math.pi), direction, atol=1e-15)
-    np.testing.assert_allclose(at(ellipse, u, direction, math.pi), -u, atol=1e-15)
-    np.testing.assert_allclose(at(ellipse, u, direction, 2.0 * math.pi), u, atol=1e-15)
+    np.testing.assert_array_equal(ellipse(u, direction, 0.0), u)
+    np.testing.assert_allclose(ellipse(u, direction, 0.5 * math.pi), direction, atol=1e-15)
+    np.testing.assert_allclose(ellipse(u, direction, math.pi), -u, atol=1e-15)
+    np.testing.assert_allclose(ellipse(u, direction, 2.0 * math.pi), u, atol=1e-15)
 
 
 @pytest.mark.parametrize("angle", np.linspace(-6.0, 6.0, 13))
 def test_rotation_keeps_the_sum_of_squares_of_u_and_the_direction(angle):
     """The joint density of u and the direction is the same all around: the rotation is rigid."""
     u, direction = frozen(1.0, -2.0, 0.3), frozen(0.4, 0.5, -1.5)
-    rotated = at(ellipse, u, direction, angle)
-    rotated_direction = at(ellipse, u, direction, angle + 0.5 * math.pi)
+    rotated = ellipse(u, direction, angle)
+    rotated_direction = ellipse(u, direction, angle + 0.5 * math.pi)
     total = rotated**2 + rotated_direction**2
     np.testing.assert_allclose(total, u**2 + direction**2, rtol=1e-12)
-    np.testing.assert_allclose(at(ellipse, rotated, rotated_direction, -angle), u, atol=1e-12)
+    np.testing.assert_allclose(ellipse(rotated, rotated_direction, -angle), u, atol=1e-12)
 
 
 def test_first_proposal_is_taken_if_it_is_under_the_estimate():
@@ -41,7 +42,7 @@ def test_first_proposal_is_taken_if_it_is_under_the_estimate():
     state, info = elliptical_slice(rng, State(u, 0.0, "start"), log_density)
     np.testing.assert_allclose(state.position, [0.0, 1.0], atol=1e-15)
     assert state.memo == log_density.last_memo
-    assert info == (True, 1, 0, 0.5 * math.pi)
+    assert info == (True, 1, 0, 0.5 * math.pi, ONE_EVALUATION, 1.0)
     assert rng.exhausted
 
 
@@ -98,7 +99,7 @@ def test_stored_log_density_that_is_too_high_ends_after_the_bounded_number_of_ev
     start = State(frozen(0.3, -1.2), 1e6, "start")
     state, info = elliptical_slice(np.random.default_rng(4), start, log_density)
     assert state is start
-    assert info == (False, MAX_SHRINKS, 0, 0.0)
+    assert info == (False, MAX_SHRINKS, 0, 0.0, Cost(MAX_SHRINKS, 0, 0, 0), 0.0)
     assert len(log_density.positions) == MAX_SHRINKS
 
 

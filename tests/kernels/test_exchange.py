@@ -13,19 +13,19 @@ import pytest
 from scipy import special
 
 from pymc_apm.kernels import ExchangeInfo, State, exchange, random_walk
+from tests.kernels.runs import Update, run_chains
 from tests.kernels.targets import (
-    Chain,
     Joint,
     Recorder,
     Scripted,
     frozen,
     gamma2_from_normal,
     gamma2_to_normal,
+    log_estimate_of_rate,
     log_gamma2,
     n_checks,
     normal_score,
     p_values,
-    run_chains,
 )
 from tests.kernels.test_invariance import N_CHAINS, N_ROUNDS, THRESHOLD
 from tests.kernels.test_negative_controls import FAR_BELOW_THE_THRESHOLD
@@ -41,15 +41,8 @@ def rate_and_data(n_data: int) -> Joint:
     def to_normal(theta, y):
         return np.column_stack([gamma2_to_normal(theta), normal_score(np.exp(-theta * y))])
 
-    return Joint(
-        f"rate{n_data}",
-        "data",
-        1,
-        n_data,
-        from_normal,
-        to_normal,
-        lambda theta, y: log_gamma2(theta),  # what is known exactly: the prior
-    )
+    name = f"rate{n_data}"
+    return Joint(name, "data", 1, n_data, from_normal, to_normal, log_estimate_of_rate)
 
 
 JOINTS = {joint.name: joint for joint in [rate_and_data(1), rate_and_data(4)]}
@@ -70,19 +63,21 @@ def sample_of_size(n_data):
 def by_exchange(log_density=log_prior, log_g=log_g, make_sample=sample_of_size, kernel=exchange):
     """Return an update of theta that has the data for u."""
 
-    def update(rng, joint, chain):
-        state = State(chain.theta, chain.value, chain.theta)
-        proposal = random_walk(rng, chain.theta, np.eye(1), 1.0)
-        sample = make_sample(joint.n_u)
-        state, _ = kernel(rng, state, log_density, log_g, sample, chain.u, proposal)
-        return Chain(state.position, chain.u, state.log_density)
+    def update(rng, evaluation, arguments):
+        _, theta, data = evaluation.values
+        state = State(theta, evaluation.log_density, theta)
+        proposal = random_walk(rng, theta, np.eye(1), 1.0)
+        sample = make_sample(data.size)
+        state, _ = kernel(rng, state, log_density, log_g, sample, data, proposal)
+        return state.position, data, state.log_density
 
-    return update
+    return Update(update, frozenset({"theta"}))
 
 
 def p_values_of(joint, update):
     rng = np.random.default_rng(5)
-    return p_values(*run_chains(rng, JOINTS[joint], [update], N_CHAINS, N_ROUNDS))
+    before, after, _ = run_chains(rng, JOINTS[joint], [update], N_CHAINS, N_ROUNDS)
+    return p_values(before, after)
 
 
 @pytest.mark.parametrize("joint", JOINTS)

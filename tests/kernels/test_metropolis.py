@@ -18,6 +18,7 @@ from pymc_apm.kernels import (
     random_walk,
     random_walk_metropolis,
 )
+from pymc_apm.types import ONE_EVALUATION
 from tests.kernels.targets import Recorder, Scripted, frozen
 
 
@@ -25,7 +26,7 @@ def log_normal_density(x):
     return -0.5 * float(np.dot(x, x))
 
 
-def test_kernels_import_nothing_but_numpy_scipy_and_each_other():
+def test_kernels_import_nothing_but_numpy_scipy_types_and_each_other():
     allowed = {"math", "typing", "collections", "numpy", "scipy"}
     files = sorted(Path(pymc_apm.kernels.__file__).parent.glob("*.py"))
     assert len(files) >= 6
@@ -39,7 +40,7 @@ def test_kernels_import_nothing_but_numpy_scipy_and_each_other():
             else:
                 continue
             for name in names:
-                inside = name.startswith("pymc_apm.kernels")
+                inside = name.startswith("pymc_apm.kernels") or name == "pymc_apm.types"
                 assert inside or name.split(".")[0] in allowed, f"{file.name} imports {name}"
 
 
@@ -49,7 +50,7 @@ def test_proposal_with_higher_density_is_accepted_whatever_the_uniform():
     rng = Scripted(random=[0.999999])
     state, info = metropolis(rng, State(frozen(2.0), -2.0, "start"), log_density, proposal)
     assert state == State(proposal, -0.125, log_density.last_memo)
-    assert info == (True, 1.0)
+    assert info == (True, 1.0, ONE_EVALUATION)
     assert rng.exhausted
 
 
@@ -59,7 +60,7 @@ def test_proposal_with_equal_density_is_accepted():
         Scripted(random=[0.999999]), state, Recorder(log_normal_density), frozen(-1.0)
     )
     assert moved.position[0] == -1.0
-    assert info == (True, 1.0)
+    assert info == (True, 1.0, ONE_EVALUATION)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_proposal_with_lower_density_is_accepted_if_the_uniform_is_below_the_rat
     rate = math.exp(-1.5)
     rng = Scripted(random=[rate - below_the_rate])
     state, info = metropolis(rng, start, log_density, proposal)
-    assert info == (accepted, rate)
+    assert info == (accepted, rate, ONE_EVALUATION)
     assert rng.exhausted
     if accepted:
         assert state == State(proposal, -2.0, log_density.last_memo)
@@ -107,7 +108,7 @@ def test_stored_log_density_decides_and_not_a_fresh_one():
         Scripted(random=[0.0]), start, Recorder(log_normal_density), frozen(0.0)
     )
     assert state is start
-    assert info == (False, 0.0)
+    assert info == (False, 0.0, ONE_EVALUATION)
 
 
 def test_position_may_be_a_tuple_of_arrays():

@@ -8,7 +8,8 @@ import pytest
 from pymc_apm.kernels import State, reflect, reflective_slice
 from pymc_apm.kernels.reflective import reflected_line
 from pymc_apm.kernels.slice import MAX_SHRINKS
-from tests.kernels.targets import Recorder, Scripted, at, frozen
+from pymc_apm.types import ONE_EVALUATION, Cost
+from tests.kernels.targets import Recorder, Scripted, frozen
 
 
 def tilt(u):
@@ -66,7 +67,7 @@ def test_reflect_is_continuous_and_keeps_lengths():
     [(0.8, 0.5, 0.7), (0.2, -0.5, 0.3), (0.8, 1.5, 0.3), (0.2, -1.5, 0.7), (0.4, 0.5, 0.9)],
 )
 def test_line_bounces_off_the_walls(u, speed, expected):
-    np.testing.assert_allclose(at(reflected_line, frozen(u), frozen(speed), 1.0), [expected])
+    np.testing.assert_allclose(reflected_line(frozen(u), frozen(speed), 1.0), [expected])
 
 
 def test_way_back_along_the_folded_line_ends_at_the_start():
@@ -76,8 +77,8 @@ def test_way_back_along_the_folded_line_ends_at_the_start():
         u, direction, z = rng.random(3), rng.standard_normal(3), 3.0 * rng.standard_normal()
         unfolded = u + z * direction
         turned = np.where(np.mod(np.floor(unfolded), 2.0) == 1.0, -direction, direction)
-        there = at(reflected_line, u, direction, z)
-        np.testing.assert_allclose(at(reflected_line, there, turned, -z), u, atol=1e-12)
+        there = reflected_line(u, direction, z)
+        np.testing.assert_allclose(reflected_line(there, turned, -z), u, atol=1e-12)
 
 
 def test_first_proposal_is_taken_if_it_is_under_the_estimate():
@@ -87,7 +88,7 @@ def test_first_proposal_is_taken_if_it_is_under_the_estimate():
     # the bracket is (-0.5, 1.5), the proposal z = 1.25, and both coordinates are reflected
     np.testing.assert_allclose(state.position, [0.25, 0.525])
     assert state.memo == log_density.last_memo
-    assert info == (True, 1, 0, 1.25)
+    assert info == (True, 1, 0, 1.25, ONE_EVALUATION, 1.0)
     assert rng.exhausted
 
 
@@ -140,7 +141,7 @@ def test_stored_log_density_that_is_too_high_ends_after_the_bounded_number_of_ev
     start = State(frozen(0.3, 0.6), 1e6, "start")
     state, info = reflective_slice(np.random.default_rng(4), start, log_density)
     assert state is start
-    assert info == (False, MAX_SHRINKS, 0, 0.0)
+    assert info == (False, MAX_SHRINKS, 0, 0.0, Cost(MAX_SHRINKS, 0, 0, 0), 0.0)
     assert len(log_density.positions) == MAX_SHRINKS
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from pymc_apm.kernels import UNLIMITED, State, linear_slice, random_direction
 from pymc_apm.kernels.slice import MAX_SHRINKS, line, shrink
-from tests.kernels.targets import Recorder, Scripted, at, frozen
+from pymc_apm.types import ONE_EVALUATION
+from tests.kernels.targets import Recorder, Scripted, frozen
 
 N_REJECTED = 5
 
@@ -22,8 +23,8 @@ def flat(x):
 
 def test_line_goes_through_the_position_and_along_the_direction():
     position, direction = frozen(1.0, 2.0), frozen(0.5, -1.0)
-    np.testing.assert_array_equal(at(line, position, direction, 0.0), position)
-    np.testing.assert_array_equal(at(line, position, direction, 2.0), [2.0, 0.0])
+    np.testing.assert_array_equal(line(position, direction, 0.0), position)
+    np.testing.assert_array_equal(line(position, direction, 2.0), [2.0, 0.0])
 
 
 @pytest.mark.parametrize("dim", [1, 2, 7])
@@ -54,7 +55,7 @@ def test_first_proposal_is_taken_if_it_is_under_the_density():
     # the bracket is (-1, 3) and the proposal its middle
     np.testing.assert_array_equal(state.position, [2.0, -1.0])
     assert state.memo == log_density.last_memo
-    assert info == (True, 1, 0, 1.0)
+    assert info == (True, 1, 0, 1.0, ONE_EVALUATION, 1.0)
     assert rng.exhausted
 
 

@@ -29,7 +29,6 @@ from pymc_apm.kernels.stream import (
     stream_ellipse,
     stream_reflected_line,
 )
-from tests.kernels.targets import at
 
 SIZE = 500
 SCRATCH = make_scratch()
@@ -45,7 +44,7 @@ def directions_of(seed, n):
     """Read the directions of a tail: where its normal numbers are after a quarter of a circle."""
     quarter = np.array([0.0, seed, 0.5 * np.pi, ALONG_ELLIPSE])
     at_rest = read(np.array([0.0, 0.0, 0.0, AT_REST]), True, n)
-    return read(quarter, True, n) - at(ellipse, at_rest, np.zeros(n), 0.5 * np.pi)
+    return read(quarter, True, n) - ellipse(at_rest, np.zeros(n), 0.5 * np.pi)
 
 
 def first_numbers(seeds, purpose, n=3):
@@ -64,10 +63,10 @@ def streams(is_normal):
         direction = np.concatenate([[draw_seed(rng)], rng.standard_normal(size)])
         yield at_rest
         if is_normal:
-            yield at(stream_ellipse, at_rest, direction, 0.7)
+            yield stream_ellipse(at_rest, direction, 0.7)
             yield correlated_normal_stream(rng, at_rest, 0.9)
         else:
-            yield at(stream_reflected_line, at_rest, direction, -1.3)
+            yield stream_reflected_line(at_rest, direction, -1.3)
             yield correlated_uniform_stream(rng, at_rest, 0.9)
 
 
@@ -92,9 +91,9 @@ def test_a_stream_is_two_seeds_a_place_on_a_path_and_its_realised_numbers():
     assert list(stream[1:HEADER]) == [0.0, 0.0, AT_REST]
     np.testing.assert_array_equal(stream[HEADER:], used)
     assert fresh_stream(rng).shape == fresh_stream(rng, 17).shape == (HEADER,)
-    moved = at(stream_ellipse, stream, np.array([12345.0, 1.0, 1.0, 1.0]), 0.5)
+    moved = stream_ellipse(stream, np.array([12345.0, 1.0, 1.0, 1.0]), 0.5)
     assert list(moved[:HEADER]) == [stream[0], 12345.0, 0.5, ALONG_ELLIPSE]
-    moved = at(stream_reflected_line, stream, np.array([12345.0, 1.0, 1.0, 1.0]), -2.0)
+    moved = stream_reflected_line(stream, np.array([12345.0, 1.0, 1.0, 1.0]), -2.0)
     assert list(moved[:HEADER]) == [stream[0], 12345.0, -2.0, ALONG_REFLECTED_LINE]
     assert correlated_uniform_stream(rng, stream, 0.5)[3] == ALONG_COPULA
 
@@ -146,8 +145,8 @@ def test_reading_and_moving_leave_the_stream_as_it_was(is_normal):
         before = stream.copy()
         read(stream, is_normal)
         direction = np.ones(stream.size - HEADER + 1)
-        at(stream_ellipse, stream, direction, 1.0)
-        at(stream_reflected_line, stream, direction, 1.0)
+        stream_ellipse(stream, direction, 1.0)
+        stream_reflected_line(stream, direction, 1.0)
         (correlated_normal_stream if is_normal else correlated_uniform_stream)(rng, stream, 0.5)
         np.testing.assert_array_equal(stream, before)
 
@@ -172,9 +171,9 @@ def test_realised_numbers_and_the_tail_move_along_the_same_path(is_normal, z):
     tail = read(at_rest, is_normal)[40:]
     tail_direction = directions_of(direction[0], tail.size)
     move, path = (stream_ellipse, ellipse) if is_normal else (stream_reflected_line, reflected_line)
-    moved = read(at(move, at_rest, direction, z), is_normal)
-    np.testing.assert_array_equal(moved[:40], at(path, prefix, direction[1:], z))
-    np.testing.assert_allclose(moved[40:], at(path, tail, tail_direction, z), atol=1e-14)
+    moved = read(move(at_rest, direction, z), is_normal)
+    np.testing.assert_array_equal(moved[:40], path(prefix, direction[1:], z))
+    np.testing.assert_allclose(moved[40:], path(tail, tail_direction, z), atol=1e-14)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6, 0.99])
@@ -202,7 +201,7 @@ def test_a_move_of_no_length_gives_the_numbers_at_rest(is_normal):
     direction = np.concatenate([[draw_seed(rng)], rng.standard_normal(20)])
     move = stream_ellipse if is_normal else stream_reflected_line
     np.testing.assert_allclose(
-        read(at(move, at_rest, direction, 0.0), is_normal), read(at_rest, is_normal), atol=1e-15
+        read(move(at_rest, direction, 0.0), is_normal), read(at_rest, is_normal), atol=1e-15
     )
 
 
@@ -291,5 +290,5 @@ def test_all_proposals_of_a_slice_update_are_moves_of_one_infinite_sequence(kern
     tail = read(at_rest, is_normal)[5:]
     tail_direction = directions_of(proposals[0][1], tail.size)
     for stream in proposals:
-        expected = at(path, tail, tail_direction, stream[2])
+        expected = path(tail, tail_direction, stream[2])
         np.testing.assert_allclose(read(stream, is_normal)[5:], expected, atol=1e-14)

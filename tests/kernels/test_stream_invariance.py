@@ -252,7 +252,7 @@ def settle_without_the_last_number(rng, state):
 
 
 def slice_along(path, width):
-    """A slice update of a stream along ``path(rng, position, direction, z, out)``."""
+    """A slice update of a stream along ``path(rng, position, direction, z)``."""
 
     def kernel(rng, state, log_density):
         size = state.position.size - HEADER
@@ -267,13 +267,14 @@ def slice_along(path, width):
 
 
 def one_sequence(path):
-    return lambda rng, position, direction, z, out: path(position, direction, z, out)
+    return lambda rng, position, direction, z: path(position, direction, z)
 
 
 def tail_redrawn_for_each_proposal(path):
-    def move(rng, position, direction, z, out):
-        path(position, direction, z, out)
-        out[0] = draw_seed(rng)
+    def move(rng, position, direction, z):
+        stream = path(position, direction, z)
+        stream[0] = draw_seed(rng)
+        return stream
 
     return move
 
