@@ -155,7 +155,7 @@ class StartsChains:
 
 
 def dataset_of(idata: Any, group: str) -> Any:
-    """Return a group of what ``pm.sample`` returned as an xarray dataset, or nothing.
+    """Return a group of what ``pm.sample`` returned as a dataset; None if it is not there.
 
     The result of ``pm.sample`` is an InferenceData, whose groups are datasets, on PyMC 5 and a
     DataTree, whose groups are nodes, on PyMC 6.

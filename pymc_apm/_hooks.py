@@ -105,7 +105,7 @@ def _wrap_attribute(owner: Any, name: str, replacement: Callable[..., Any]) -> N
 def _wrapped(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls its replacement with the original as first argument.
 
-    A function that has been wrapped before, when this package was first imported, is wrapped anew.
+    A function that has been wrapped before, when this package was first imported, is wrapped again.
     """
     original = getattr(original, "apm_original", original)
 

@@ -1,6 +1,6 @@
 """The scale of a random walk and the widths of brackets: learnt while tuning, frozen after.
 
-Everything learnt is a value: a NamedTuple that functions take and return anew, so that it can be
+Everything learnt is a value: a NamedTuple that functions take and return, so that it can be
 part of a step's sampling state. Nothing here is used after tuning, when a chain must not change its
 own transition rule.
 """

@@ -1,1 +1,4 @@
-"""Chains in compiled code: see :mod:`pymc_apm.compiled.source`."""
+"""Chains in compiled code: see :mod:`pymc_apm.compiled.program`.
+
+Importing this package imports nothing: its modules need Numba, which takes long.
+"""

@@ -1,8 +1,8 @@
 """Compiled programs on disk.
 
 A file is named after the digest of its program and holds a checksum of its content. It is written
-under another name and moved into place, so that a process finds the whole of it or nothing; what is
-damaged is thrown away and made again; where nothing can be written, nothing is kept.
+under another name and moved into place, so that a process never finds part of it. A damaged file
+is deleted and made again. If the folder cannot be written to, programs are not kept.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class ProgramCache(caching._Cache):
         return self.file_for(signature, target_context).is_file()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what was compiled for arguments of some types, or None."""
+        """Return what was compiled for arguments of some types; None if it is not on disk."""
         target_context.refresh()
         path = self.file_for(sig, target_context)
         try:

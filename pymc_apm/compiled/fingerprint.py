@@ -23,7 +23,7 @@ class Digestible(Protocol):
     """An object that knows what makes it what it is."""
 
     def digest(self) -> str | None:
-        """Return what tells it from others, or None if that cannot be said."""
+        """Return what tells it from others; None if that cannot be said."""
 
 
 @dataclasses.dataclass
@@ -47,7 +47,7 @@ class Walk:
 
     @property
     def digest(self) -> str | None:
-        """A digest of all parts, or None if there is a stranger among them."""
+        """A digest of all parts; None if there is a stranger among them."""
         if self.strangers:
             return None
         return hashlib.sha256("\n".join(self.parts).encode()).hexdigest()

@@ -51,7 +51,7 @@ class Graph(NamedTuple):
     outputs: list[Variable]
 
     def digest(self) -> str | None:
-        """Return what tells it from other graphs, or None if that cannot be said."""
+        """Return what tells it from other graphs; None if that cannot be said."""
         return digest_of_graph(self.inputs, self.outputs)
 
 

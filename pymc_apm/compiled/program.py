@@ -127,7 +127,7 @@ class Program:
             COMPILED[key] = self._function
 
     def _load(self, types: tuple[Any, ...]) -> Any:
-        """Return the function that was compiled for such types before, or None."""
+        """Return the function that was compiled for such types; None if it is not on disk."""
         if self.digest is None:
             return None
         function = numba.njit(_on_disk)

@@ -395,7 +395,7 @@ def _cubic_operations(outputs: Iterable[Variable]) -> list[Variable]:
 
 
 def _approximations(model: pm.Model, kinds: Sequence[TermKind]) -> list[Variable]:
-    """Return the approximations of all estimates, or nothing if one of them has none."""
+    """Return the approximations of all estimates; an empty list if one of them has none."""
     found = [*[None] * len(model.basic_RVs), *approximations_in(model)]
     wanted = [term for term, kind in zip(found, kinds, strict=True) if kind == "estimate"]
     if not all(term is not None for term in wanted):

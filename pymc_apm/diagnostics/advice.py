@@ -47,7 +47,7 @@ def size_factor(sd: float, target_sd: float = TARGET_SD) -> float:
 
 
 def warnings_in_words(dataset: Any, is_clamped: bool) -> list[str]:
-    """Say what is wrong with an estimator; nothing if nothing is."""
+    """Return what is wrong with an estimator, in words; an empty list if all is well."""
     found = []
     if not is_clamped:
         found.append(

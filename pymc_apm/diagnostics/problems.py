@@ -11,7 +11,7 @@ from pymc_apm.errors import see
 
 
 def problems(idata: Any) -> list[str]:
-    """Say in one line what was wrong with a run: nothing, as a rule.
+    """Return what was wrong with a run, in words; an empty list if all is well.
 
     NaN estimates and sticking can be told from the statistics and the draws. Heavy tails of the
     estimate cannot: the log-estimates of a run vary with theta as well as with u, and the u are not

@@ -125,7 +125,7 @@ def _draws_of(name: str, array: Any) -> Draws:
 
 
 def statistic(idata: Any, name: str) -> FloatArray | None:
-    """Return a statistic with the shape (chain, draw, step), or nothing if it is not recorded.
+    """Return a statistic with the shape (chain, draw, step); None if it is not recorded.
 
     There are several steps where a run was made by several that record a statistic of this name.
     """

@@ -127,7 +127,7 @@ def _along_copula(u: FloatVector, direction: FloatVector, angle: float) -> Float
 
 
 class Scratch(NamedTuple):
-    """Two generators whose state is set anew for each tail, to save the cost of making them."""
+    """Two generators whose state is set again for each tail, to save the cost of making them."""
 
     tail: np.random.Generator
     direction: np.random.Generator

@@ -61,8 +61,8 @@ class PseudoMarginalMH(WalksRandomly, APMStep):
         deterministic approximations that estimators such as
         :func:`~pymc_apm.estimators.laplace_importance` come with, as in the paper.
     compile : {"auto", True, False}
-        Whether to run in compiled code: where that is possible, always (an error says what stands
-        in the way), or never.
+        Whether to run in compiled code: when that pays, always (an error says what stands in the
+        way), or never.
     thin : int
         How many transitions to make for each draw.
     model : Model, optional

@@ -24,7 +24,7 @@ from pymc_apm.estimators.reference import ParameterSpace, Position, maximise, se
 from pymc_apm.kernels import special
 
 MAX_ROUNDS = 25
-"""How often the samples are drawn anew at most; a few times are enough as a rule."""
+"""How often the samples are drawn again at most; a few times are enough as a rule."""
 
 EVEN = 1.0 / 3.0
 """The effective share of the samples that the weights must leave."""

@@ -49,7 +49,7 @@ CHORD_STEPS = 3
 """Steps that reuse a factor of B, the first one included."""
 
 MISMATCH = 0.25
-"""The variance of the log-weight, about, that a wrong curvature may cause before B is made anew."""
+"""The variance of the log-weight, about, that a wrong curvature may cause before B is renewed."""
 
 MAX_FACTORS = 20
 """How often B is factorised at most."""

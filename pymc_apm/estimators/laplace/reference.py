@@ -19,7 +19,7 @@ from pymc_apm.estimators.laplace.ops import DenseReference, LaplaceBlockFit
 from pymc_apm.estimators.reference import ParameterSpace, Position, maximise, search
 
 VARIATIONAL_STEPS = 10
-"""How often the variances of the reference are made anew at most."""
+"""How often the variances of the reference are made again at most."""
 
 VARIATIONAL_TOLERANCE = 0.02
 """Relative changes of all variances with which they are taken for final."""
