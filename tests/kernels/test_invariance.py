@@ -263,7 +263,7 @@ def test_the_false_alarm_rate_over_all_checks_is_at_most_one_in_a_thousand():
     assert n_all * THRESHOLD <= 1e-3
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("runner", ["python", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("number", "name", "updates"),
     [

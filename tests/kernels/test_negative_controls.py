@@ -341,7 +341,8 @@ def smallest_p_value(runner, name, update, n_rounds=N_ROUNDS, checks=""):
 
 @pytest.mark.parametrize(
     ("runner", "mistake"),
-    [("python", mistake) for mistake in BROKEN] + [("compiled", mistake) for mistake in COMPILED],
+    [("python", mistake) for mistake in BROKEN]
+    + [pytest.param("compiled", mistake, marks=pytest.mark.slow) for mistake in COMPILED],
 )
 def test_broken_kernel_fails_the_invariance_checks_by_a_wide_margin(runner, mistake):
     assert smallest_p_value(runner, *BROKEN[mistake]) < FAR_BELOW_THE_THRESHOLD
@@ -355,7 +356,7 @@ def test_estimating_the_current_point_anew_biases_theta_and_not_only_u(function)
     assert p < FAR_BELOW_THE_THRESHOLD
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("runner", ["python", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kernel", RIGHT)
 def test_the_same_kernel_without_the_mistake_passes(kernel, runner):
     """What fails above is the mistake, not the way in which the test writes the kernel."""
