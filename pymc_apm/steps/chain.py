@@ -263,7 +263,8 @@ class Chain:
         """
         target, evaluation = self.target, self._evaluation
         theta, rest = target.layout.ravel(point), target.rest.ravel(point)
-        if evaluation is None or any(get_shared(u) is not u_seen for u, u_seen in self._data()):
+        is_other_data = any(storage[0] is not value for storage, value in self._seen_data)
+        if evaluation is None or is_other_data:
             is_first = evaluation is None
             self._seen_data = [(storage_of(data), get_shared(data)) for data in target.data]
             if not self.is_started:
@@ -295,9 +296,6 @@ class Chain:
                 f"chain: {self._describe(theta, rest)}."
             )
         return evaluation, cost
-
-    def _data(self) -> list[tuple[Any, Any]]:
-        return list(zip(self.target.data, (value for _, value in self._seen_data), strict=True))
 
     def _advance_in_python(self, point: Point, cost: Cost) -> tuple[Point, dict[str, Any]]:
         evaluation = self._evaluation
