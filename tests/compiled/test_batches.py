@@ -16,7 +16,10 @@ from pymc_apm.errors import EstimatorError
 from pymc_apm.steps import chain as chains_module
 from tests.steps.models import run, sample, stacked, start_chain
 
-DATA = {"x": np.zeros(3), "limit": np.array(1e9), "broken": np.array(np.nan)}
+DATA = {"x": np.zeros(3), "limit": np.array(1e9), "a": np.array(1.0), "b": np.array(-1.0)}
+
+BROKEN = {np.nan: {"a": 1.0, "b": -1.0}, -np.inf: {"a": 1.0, "b": 0.0}, np.inf: {"a": -1.0, "b": 0}}
+"""Data for which a * log(b) is what it says: PyMC takes no nan for data."""
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +36,8 @@ def model():
         data = {name: pm.Data(name, value) for name, value in DATA.items()}
         noise = 0.3 * theta[0] * (u + data["x"]).sum() + theta[1] * (v - 0.5)
         log_lik = noise - 0.5 * (other - theta.sum()) ** 2
-        broken = theta[0] > data["limit"]
-        apm.Potential("log_lik", pt.switch(broken, data["broken"], log_lik))
+        broken = data["a"] * pt.log(data["b"])
+        apm.Potential("log_lik", pt.switch(theta[0] > data["limit"], broken, log_lik))
     return model
 
 
@@ -410,7 +413,7 @@ def test_a_thinned_chain_is_every_kth_draw_of_the_other(model, steps, compile):
 def until_it_breaks(step, model, broken):
     """Run until there is an error; return the draws before it, and what it says."""
     start_chain(step, 7)
-    set_data(model, DATA | {"limit": 1.0, "broken": broken})
+    set_data(model, DATA | {"limit": 1.0} | BROKEN[broken])
     point, points = model.initial_point(), []
     with pytest.raises(EstimatorError, match=r"log-estimate is \+inf at theta = ") as caught:
         while len(points) < 1000:
@@ -431,7 +434,7 @@ def test_an_infinite_estimate_is_the_same_error_at_the_same_draw(steps, model):
 @pytest.mark.parametrize("broken", [np.nan, -np.inf])
 def test_an_estimate_that_is_no_number_counts_as_zero(steps, model, broken):
     def play(step, point):
-        set_data(model, {"limit": 1.0, "broken": broken})
+        set_data(model, {"limit": 1.0} | BROKEN[broken])
         return (disturbed(step, point, 200, lambda number, point: None),)
 
     (rows,) = play_both(steps, model, play)

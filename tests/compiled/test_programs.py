@@ -31,6 +31,7 @@ from tests.compiled.programs import (
     digest_of,
     what,
 )
+from tests.compiled.small import small_model, small_step
 from tests.models import PythonOp
 from tests.steps.models import run, stacked, start_chain
 
@@ -52,7 +53,8 @@ def test_only_the_same_programs_have_equal_digests(digests):
     """The same density and the same transition: options and data are arguments."""
     names = {}
     for model, step, digest in digests:
-        names.setdefault(digest, set()).add((what(model), what(step)))
+        if step != "-+SS" or model != "normal uniform":  # whose u it does not move
+            names.setdefault(digest, set()).add((what(model), what(step)))
     may_be_equal = {second: first for first, second in SAME_DENSITY.items()}
     for found in names.values():
         assert len({(may_be_equal.get(model, model), step) for model, step in found}) == 1, found
@@ -286,18 +288,6 @@ def test_closures_that_differ_in_one_thing_are_told_apart():
 # Programs that were once taken for each other, run
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """One cache that was empty, and nothing in memory."""
-    compiled = dict(program.COMPILED)
-    program.COMPILED.clear()
-    folder = str(tmp_path_factory.mktemp("cache"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pymc_apm.compiled.cache.folder", lambda: program.Path(folder))
-        yield folder
-    program.COMPILED.update(compiled)
-
-
 def moments(log_likelihood):
     """Return the mean and the variance of theta ~ N(0, 1) given a likelihood."""
     grid = np.linspace(-12.0, 12.0, 4001) + 1e-7
@@ -315,15 +305,10 @@ def moments(log_likelihood):
     ],
     ids=["normal", "uniform"],
 )
-def test_models_that_differ_in_the_kind_of_u_have_their_own_posteriors(
-    cache, declare, log_likelihood
-):
+def test_models_that_differ_in_the_kind_of_u_have_their_own_posteriors(declare, log_likelihood):
     """The second one once ran the first one's update of u."""
-    with pm.Model() as model:
-        theta = pm.Normal("theta")
-        u = declare("u", shape=3)
-        apm.Potential("log_lik", 0.4 * theta * u.sum())
-        step = apm.PseudoMarginalMH(scaling=2.0, compile=True)
+    model = small_model(declare)
+    step = small_step(model, compile=True)
     start_chain(step, 1)
     step.stop_tuning()
     points, _ = run(step, model.initial_point(), 40_000)
@@ -337,7 +322,7 @@ def test_models_that_differ_in_the_kind_of_u_have_their_own_posteriors(
         assert 0.0 < step.u["u"].min() and step.u["u"].max() < 1.0
 
 
-def test_chains_of_one_program_have_their_own_data(cache):
+def test_chains_of_one_program_have_their_own_data():
     """Large constants are arguments: the second model runs the first one's program, on its own."""
     results = []
     for data in (LARGE_DATA + 2.0, LARGE_DATA - 2.0):
