@@ -211,7 +211,15 @@ MODELS: dict[str, Callable[[], pm.Model]] = {
     "another name": lambda: _model(name="another"),
 }
 
-SAME_DENSITY = {"base": "another name", "second potential": "second potential first"}
+SAME_DENSITY = {
+    "another name": "base",
+    "u of (3, 1)": "base",
+    "u of (1, 3)": "base",
+    "theta of (2, 1)": "base",
+    "int32": "int64",
+    "int8": "int64",
+    "second potential first": "second potential",
+}
 """Models that may have the same program, as their densities are the same."""
 
 Step = Callable[..., Any]
