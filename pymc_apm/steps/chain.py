@@ -240,6 +240,12 @@ class Chain:
         return self._evaluation
 
     @property
+    def logs(self) -> Logs | None:
+        """The log density at the last draw and its parts, also of a chain that was restored."""
+        evaluation = self.evaluation
+        return self._expected if evaluation is None else evaluation[1:5]
+
+    @property
     def is_compiled(self) -> bool:
         """Whether draws are made by compiled code."""
         return self._program is not None

@@ -160,11 +160,13 @@ def test_a_state_of_other_variables_is_refused(model, others):
 
 def test_the_state_of_a_fresh_step_as_pymc_tests_its_own_steps(model, name):
     """Two draws, the first state set again in the same step, and the same two draws again."""
-    with model:
-        step = STEPS[name]()
-    step.set_rng(np.random.default_rng(42)) if not hasattr(step, "setup_chain") else start_chain(
-        step, 42
-    )
+    step = make(name, model)
+    with apm.clamped(model):  # some leave a u to others
+        check_fresh_state(model, step)
+
+
+def check_fresh_state(model, step):
+    start_chain(step, 42)
     initial_point = model.initial_point()
     u = u_of(model)
     first_state = step.sampling_state
