@@ -220,8 +220,12 @@ SAME_DENSITY = {
     "int32": "int64",
     "int8": "int64",
     "second potential first": "second potential",
+    # Casts of constants are computed when the density is cut into stages: all are float64 data.
+    "large float32": "large constant",
+    "large int64": "large constant",
+    "large bool": "large constant",
 }
-"""Models that may have the same program, as their densities are the same."""
+"""Models that may have the same program: the same density, or the same but for data."""
 
 Step = Callable[..., Any]
 
