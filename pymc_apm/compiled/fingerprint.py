@@ -8,6 +8,7 @@ that nothing can be left out.
 
 import dataclasses
 import hashlib
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -77,7 +78,7 @@ class Walk:
             if array.dtype.hasobject:
                 self.strangers.append(item)
         elif isinstance(item, tuple | list):
-            self.parts.append(f"{_name(type(item))} of {len(item)}")
+            self.parts.append(f"{_name(type(item))} of {len(item)} {_fields(type(item))}")
             for element in item:
                 self.visit(element)
         elif isinstance(item, Mapping):
@@ -89,10 +90,13 @@ class Walk:
             self.parts.append(f"module {item.__name__}")
             if item.__name__.partition(".")[0] not in KNOWN_MODULES:
                 self.strangers.append(item)  # what is used of it cannot be seen
-        elif isinstance(item, type | types.BuiltinFunctionType | np.ufunc | np.dtype):
+        elif isinstance(item, np.dtype):
+            self.parts.append(f"dtype {item.descr!r}")
+        elif _is_known(item):  # a class, or a function in C
             self.parts.append(f"{type(item).__name__} {_name(item)}")
-        elif hasattr(item, "__module__") and hasattr(item, "__qualname__"):
-            self.parts.append(f"{type(item).__name__} {_name(item)}")  # of numpy, in C
+        elif _fields(item) is not None:  # a named tuple, as numba knows it
+            self.parts.append(f"class {_name(item)} {_fields(item)}")
+            self.visit(item._field_defaults)
         else:
             self.strangers.append(item)
 
@@ -118,7 +122,10 @@ class Walk:
         self.functions.append(function)
 
     def _visit_code(self, code: types.CodeType) -> None:
-        self.parts.append(f"code {code.co_code.hex()} {code.co_names} {code.co_varnames}")
+        signature = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+        names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+        table = code.co_exceptiontable.hex()
+        self.parts.append(f"code {code.co_code.hex()} {table} {signature} {names}")
         self.visit(code.co_consts)
 
 
@@ -136,6 +143,25 @@ def _global_names(code: types.CodeType) -> list[str]:
         if isinstance(constant, types.CodeType):
             names += _global_names(constant)
     return list(dict.fromkeys(names))
+
+
+def _is_known(item: Any) -> bool:
+    """Say whether an object is what a known module has under its name."""
+    if isinstance(item, np.ufunc):
+        return getattr(np, item.__name__, None) is item
+    module = getattr(item, "__module__", None)
+    if not isinstance(module, str) or module.partition(".")[0] not in (*KNOWN_MODULES, "builtins"):
+        return False
+    found = sys.modules.get(module)
+    for name in getattr(item, "__qualname__", "").split("."):
+        found = getattr(found, name, None)
+    return found is item
+
+
+def _fields(kind: Any) -> tuple[str, ...] | None:
+    """Return the names of the fields of a named tuple; None for other classes."""
+    is_tuple = isinstance(kind, type) and issubclass(kind, tuple)
+    return getattr(kind, "_fields", None) if is_tuple else None
 
 
 def _name(item: Any) -> str:

@@ -8,6 +8,7 @@ Numbers are numbers here, not arrays without dimensions. Data, shared variables 
 constants, follow the values of an evaluation, so that they need be compiled into no program.
 """
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -107,6 +108,14 @@ class Densities:
         new |= zip(computed, results, strict=True)
         outputs = [new.get(place, variable) for place, variable in enumerate(given)]
         return Graph([*(new[place] for place in positions), *given, *data], [*outputs, *data])
+
+    def essence(self, *names: str) -> tuple[Any, ...]:
+        """Return what tells the density as a function of some inputs from others.
+
+        The same graphs may be another density: what is added up of all that they compute differs.
+        """
+        plan, sums = self._target.plan(*names), self._target.sums
+        return self.graphs(*names), sums, plan.computes_estimate, plan.changes_theta
 
     def density(self, *names: str) -> LogDensity:
         """Return the log density as a function of some inputs, as functions for Numba."""
@@ -266,10 +275,8 @@ def digest_of_graph(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> 
     def name_of(variable: Variable) -> str:
         if variable in number:
             return str(number[variable])
-        if isinstance(variable, Constant) and isinstance(variable.data, np.ndarray | np.generic):
-            return f"constant {variable.type!r} {walk(variable.data).digest}"
         if isinstance(variable, Constant):
-            return f"constant {variable.type!r} {variable.data!r}"
+            return f"constant {variable.type!r} {_digest_of_property(variable.data)}"
         raise _UnknownError
 
     try:
@@ -291,12 +298,16 @@ class _UnknownError(Exception):
 def _digest_of_op(op: Any) -> str:
     """Return what tells an op from others: its class, its properties, its inner graph."""
     parts = [f"{type(op).__module__}.{type(op).__qualname__}"]
+    if type(op).__module__.partition(".")[0] not in KNOWN_OPS:
+        raise _UnknownError  # what Numba makes of it may change without notice
     inner = getattr(op, "fgraph", None)
     if inner is not None:
         digest = digest_of_graph(inner.inputs, inner.outputs)
         if digest is None:
             raise _UnknownError
         parts.append(digest)
+        for name in ("info", "is_while"):  # how a loop runs its inner graph
+            parts.append(_digest_of_property(getattr(op, name, None)))
     elif isinstance(op, ps.ScalarOp):  # which types it gives is said of the outputs of a node
         simple = {name: value for name, value in vars(op).items() if isinstance(value, SIMPLE)}
         parts.append(_digest_of_property(simple))
@@ -313,6 +324,8 @@ def _digest_of_property(value: Any) -> str:
         return _digest_of_op(value)
     if isinstance(value, tuple | list):
         return f"({', '.join(map(_digest_of_property, value))})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _digest_of_property(dataclasses.asdict(value))
     if isinstance(value, Mapping):
         items = sorted(value.items(), key=repr)
         return f"{{{', '.join(_digest_of_property(item) for item in items)}}}"
@@ -325,6 +338,9 @@ def _digest_of_property(value: Any) -> str:
         return f"{type(value).__name__} {value!r}"
     raise _UnknownError
 
+
+KNOWN_OPS = ("pytensor", "pymc", "pymc_apm")
+"""Modules of which the versions are part of every key, so that what their ops do is known."""
 
 SIMPLE = (bool, int, float, complex, str, bytes, type, slice, frozenset, np.dtype, Type)
 """What is told from others by how it is written."""

@@ -87,7 +87,7 @@ class Program:
         self._starts = [0, *np.cumsum(list(moved.values())).tolist()]
         self.densities = Densities(target)
         # The very closures that are compiled, with graphs in place of compiled densities.
-        walked = walk(self._run_with(self.densities.graphs))
+        walked = walk(self._run_with(self.densities.essence))
         found = walk([walked.digest, _sources(), _flags(), bool(target.model.check_bounds)])
         self.digest = found.digest if walked.digest is not None else None
         self._function: Any = None
@@ -203,7 +203,6 @@ def _sources() -> str:
     }
     sources = hashlib.sha256()
     package = Path(pymc_apm.__file__).parent
-    for room in ("types.py", "adaptive/*.py", "kernels/*.py", "density/*.py", "compiled/*.py"):
-        for path in sorted(package.glob(room)):
-            sources.update(path.read_bytes())
+    for path in sorted(package.rglob("*.py")):
+        sources.update(path.read_bytes())
     return repr((sys.version, versions, sources.hexdigest()))

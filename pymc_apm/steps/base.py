@@ -238,8 +238,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
     @property
     def logs(self) -> Logs | None:
         """The log density at the last draw and its parts, as they were computed there."""
-        evaluation = self.chain.evaluation
-        return None if evaluation is None else evaluation[1:5]
+        return self.chain.logs
 
     @logs.setter
     def logs(self, logs: Logs | None) -> None:

@@ -110,7 +110,7 @@ class _Ahead:
         self.stats = rows_of(
             chain.recipe.statistics, batch.report, batch.log_estimate, chain.target.n_fixed
         )
-        for name, value in (("n_evals", cost.n_evals), ("n_theta_evals", cost.n_theta_evals)):
+        for name, value in cost._asdict().items():
             self.stats[0][name] += value
 
 
@@ -150,7 +150,7 @@ class Chain:
         self.moved = list(moved)
         self.recipe = recipe
         self.compiling = compiling
-        self.rng: np.random.Generator = np.random.default_rng()
+        self._rng = np.random.default_rng()
         sizes = [u.tag.apm_randomness.size or 0 for u in self.moved]
         stops = np.cumsum([target.layout.size, *sizes]).tolist()
         self.slices_of_u = [slice(*ends) for ends in itertools.pairwise(stops)]
@@ -178,7 +178,7 @@ class Chain:
         """Forget everything, and what was learnt too."""
         self.forget()
         self.is_started = False
-        self.tune = True
+        self._tune = True
         self._learnt = self.recipe.start()
 
     def forget(self) -> None:
@@ -202,6 +202,27 @@ class Chain:
         self._expected = logs
 
     @property
+    def rng(self) -> np.random.Generator:
+        """The generator, as the last draw left it."""
+        self.go_back()
+        return self._rng
+
+    @rng.setter
+    def rng(self, rng: np.random.Generator) -> None:
+        self.go_back()
+        self._rng = rng
+
+    @property
+    def tune(self) -> bool:
+        """Whether the chain is tuning."""
+        return self._tune
+
+    @tune.setter
+    def tune(self, tune: bool) -> None:
+        self.go_back()
+        self._tune = tune
+
+    @property
     def learnt(self) -> Any:
         """What was learnt by the last draw."""
         self.go_back()
@@ -219,6 +240,12 @@ class Chain:
         return self._evaluation
 
     @property
+    def logs(self) -> Logs | None:
+        """The log density at the last draw and its parts, also of a chain that was restored."""
+        evaluation = self.evaluation
+        return self._expected if evaluation is None else evaluation[1:5]
+
+    @property
     def is_compiled(self) -> bool:
         """Whether draws are made by compiled code."""
         return self._program is not None
@@ -232,7 +259,7 @@ class Chain:
         """Draw some randomness afresh from q(u)."""
         for variable in variables:
             randomness = variable.tag.apm_randomness
-            set_shared(variable, randomness.as_array(randomness.draw(self.rng)))
+            set_shared(variable, randomness.as_array(randomness.draw(self._rng)))
 
     # Draws
 
@@ -303,7 +330,7 @@ class Chain:
         self._ahead = None
         began = time.perf_counter()
         evaluation, self._learnt, report = self._draw(
-            self.rng, evaluation, self.recipe.options, self._learnt, self.tune, self.recipe.thin
+            self._rng, evaluation, self.recipe.options, self._learnt, self._tune, self.recipe.thin
         )
         self._evaluation = evaluation
         self._n_made += 1
@@ -337,7 +364,7 @@ class Chain:
     def arguments(self, n_draws: int, evaluation: Evaluation, learnt: Any, tune: bool) -> Any:
         """Return the arguments of a compiled program."""
         recipe = self.recipe
-        return self.rng, evaluation, recipe.options, learnt, tune, recipe.thin, n_draws
+        return self._rng, evaluation, recipe.options, learnt, tune, recipe.thin, n_draws
 
     def _advance_in_batch(self, ahead: "_Ahead | None", cost: Cost) -> "_Ahead | None":
         """Make the next batch: from the end of the last one, or from where the chain came to."""
@@ -349,17 +376,20 @@ class Chain:
         else:
             evaluation, self._learnt = ahead.batch.evaluation, ahead.batch.learnt
             self._length = self._next_length()
-        start = _Start(evaluation, self.rng.bit_generator.state, self._learnt, self.tune)
+        start = _Start(evaluation, self._rng.bit_generator.state, self._learnt, self._tune)
         began = time.perf_counter()
         try:
             batch = self._program.run(
-                *self.arguments(self._length, evaluation, self._learnt, self.tune)
+                *self.arguments(self._length, evaluation, self._learnt, self._tune)
             )
-        except Exception:
+        except BaseException as error:
             # Go on in Python, where the error is raised at its draw and can be explained.
-            self.rng.bit_generator.state = start.rng_state
+            self._rng.bit_generator.state = start.rng_state
             self._evaluation = self._program.densities.from_numba(evaluation)
+            self._ahead = None
             self._n_in_python = self._length
+            if not isinstance(error, Exception):  # Ctrl-C
+                raise
             return None
         self._seconds_per_draw = (time.perf_counter() - began) / self._length
         self._n_made += self._length
@@ -421,7 +451,7 @@ class Chain:
         batch = ahead.batch
         if ahead.next < ahead.n_draws:
             start = ahead.start
-            self.rng.bit_generator.state = start.rng_state
+            self._rng.bit_generator.state = start.rng_state
             batch = program.run(
                 *self.arguments(ahead.next, start.evaluation, start.learnt, start.tune)
             )

@@ -156,3 +156,33 @@ def test_a_state_of_other_variables_is_refused(model, others):
         second = apm.APMSlice([model["scale"]])
     with pytest.raises(ValueError, match="var_names"):
         first.sampling_state = second.sampling_state
+
+
+def test_the_state_of_a_fresh_step_as_pymc_tests_its_own_steps(model, name):
+    """Two draws, the first state set again in the same step, and the same two draws again."""
+    step = make(name, model)
+    with apm.clamped(model):  # some leave a u to others
+        check_fresh_state(model, step)
+
+
+def check_fresh_state(model, step):
+    start_chain(step, 42)
+    initial_point = model.initial_point()
+    u = u_of(model)
+    first_state = step.sampling_state
+    first_point, first_stats = step.step(initial_point)
+    second_state = step.sampling_state
+    second_point, second_stats = step.step(first_point)
+    final_state = step.sampling_state
+    assert not equal_dataclass_values(first_state, second_state)
+    set_u(model, u)  # of other steps
+    step.sampling_state = first_state
+    assert equal_dataclass_values(step.sampling_state, first_state)
+    again, again_stats = step.step(initial_point)
+    assert equal_dataclass_values(step.sampling_state, second_state)
+    assert again_stats == first_stats
+    second_again, second_again_stats = step.step(again)
+    assert equal_dataclass_values(step.sampling_state, final_state)
+    assert second_again_stats == second_stats
+    for one, two in ((first_point, again), (second_point, second_again)):
+        assert np.array_equal(stacked([one]), stacked([two]))
