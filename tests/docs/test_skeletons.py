@@ -82,20 +82,26 @@ def test_the_page_says_how_many_files_are_touched():
     assert [counted[title] for title in ("an-update-of-u", "a-step")] == ["2", "3"]
 
 
+def run_tests(folder, *arguments):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [*command, *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("title", SECTIONS)
 def test_a_skeleton_passes_its_tests(title, changed_package):
     section = SECTIONS[title]
-    documented = [path for path, text in section.new.items() if ">>>" in text]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    done = subprocess.run(
-        [*command, *section.tests, *documented],
-        cwd=changed_package,
-        env=os.environ | {"PYTHONPATH": str(changed_package)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
     assert section.tests
+    documented = [path for path, text in section.new.items() if ">>>" in text]
+    run_tests(changed_package, *section.tests, *documented)
+
+
+@pytest.mark.slow
+def test_the_skeleton_of_a_step_can_be_compiled(changed_package):
+    run_tests(changed_package, "-m", "slow", *SECTIONS["A step"].tests)
 
 
 def test_a_change_that_does_not_fit_is_noticed():
