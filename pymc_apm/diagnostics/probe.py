@@ -57,7 +57,7 @@ class Probe:
             )
         self._randomness = {u.name: u.tag.apm_randomness for u in self.target.randomness}
         self.u_names = list(self._randomness)
-        self.paths = [name for name, u in self._randomness.items() if u.kind.made_of != "seed"]
+        self.paths = [name for name, u in self._randomness.items() if u.kind.correlated is not None]
         self._u_density = self.target.along(*self.u_names)
         self._theta_density = self.target.along(THETA)
         self.to_vector = ToVector(model, self.target.layout, compile_kwargs)

@@ -111,7 +111,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
             )
         self.u_update = u_update
         self.moved: list[SharedVariable] = (
-            choose_randomness(self.target.randomness, u, kind, name) if u_update else []
+            choose_randomness(self.target.randomness, u, kind, u_update, name) if u_update else []
         )
         self._rng = get_random_generator(rng)
 

@@ -41,9 +41,24 @@ def all_variables(vars: Any, model: pm.Model | None) -> list[Any]:
 
 
 def choose_randomness(
-    randomness: Sequence[SharedVariable], u: Any, kind: str | None, step: str
+    randomness: Sequence[SharedVariable], u: Any, kind: str | None, update: str, step: str
 ) -> list[SharedVariable]:
     """Find the randomness that a step is to update, among all that the model has."""
+    chosen = _chosen_randomness(randomness, u, kind, step)
+    for variable in chosen:
+        known = variable.tag.apm_randomness.kind.updates
+        if update not in known:
+            raise ModelError(
+                f"{step} cannot update {variable.name} by {update!r}: for randomness of its kind "
+                f"there is {', '.join(map(repr, known))}. Leave it to another step with u=[...]. "
+                + see("recipes")
+            )
+    return chosen
+
+
+def _chosen_randomness(
+    randomness: Sequence[SharedVariable], u: Any, kind: str | None, step: str
+) -> list[SharedVariable]:
 
     def fits(variable: SharedVariable) -> bool:
         return kind is None or variable.tag.apm_randomness.kind.made_of == kind

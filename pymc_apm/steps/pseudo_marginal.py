@@ -159,8 +159,8 @@ class PseudoMarginalMH(WalksRandomly, APMStep):
             if variable.tag.apm_randomness.kind.correlated is None:
                 raise ModelError(
                     f"PseudoMarginalMH cannot propose a correlated {variable.name}, which is a "
-                    "seed: use correlation=0, or an apm.Stream instead of the seed. "
-                    + see("choosing")
+                    f"{variable.tag.apm_randomness.kind.made_of}: use correlation=0, or another "
+                    f"kind of randomness, such as apm.Stream. {see('choosing')}"
                 )
         self.tune_on = tune_on
         if tune_on == "approximation" and not self.target.has_approximation:
