@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import sys
 import types
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -37,6 +38,8 @@ class Walk:
         All functions, those that others call first.
     parts : list of str
         What tells it from other closures.
+    references : Counter
+        How often each function is referred to.
     strangers : list
         Objects of which it cannot be said what tells them from others.
     """
@@ -45,6 +48,7 @@ class Walk:
     parts: list[str] = dataclasses.field(default_factory=list)
     strangers: list[Any] = dataclasses.field(default_factory=list)
     seen: dict[int, tuple[int, Any]] = dataclasses.field(default_factory=dict)
+    references: Counter[types.FunctionType] = dataclasses.field(default_factory=Counter)
 
     @property
     def digest(self) -> str | None:
@@ -102,6 +106,7 @@ class Walk:
 
     def _visit_function(self, function: types.FunctionType) -> None:
         # The function is kept with its number: an id may be given again to another object.
+        self.references[function] += 1
         if id(function) in self.seen:
             self.parts.append(f"function {self.seen[id(function)][0]}")
             return

@@ -147,10 +147,12 @@ class Program:
             return self.densities.density(*names)
 
         run = self._run_with(density)
-        for function in walk(run).functions:
+        walked = walk(run)
+        for function in walked.functions:
             if function is not run and function not in REGISTERED:
                 is_small = len(function.__code__.co_code) < SMALL
-                register_jitable(forceinline=is_small)(function)
+                is_inlined = is_small or walked.references[function] == 1
+                register_jitable(forceinline=is_inlined)(function)
                 REGISTERED.add(function)
         made = numba.njit(run)
         if self.digest is not None:

@@ -44,11 +44,13 @@ def digests():
     return list(all_digests())
 
 
+@pytest.mark.slow
 def test_there_are_two_hundred_programs_and_all_have_digests(digests):
     assert len(digests) >= 200
     assert [item[:2] for item in digests if item[2] is None] == []
 
 
+@pytest.mark.slow
 def test_only_the_same_programs_have_equal_digests(digests):
     """The same density and the same transition: options and data are arguments."""
     names = {}
@@ -59,6 +61,7 @@ def test_only_the_same_programs_have_equal_digests(digests):
         assert len({(SAME_DENSITY.get(model, model), step) for model, step in found}) == 1, found
 
 
+@pytest.mark.slow
 def test_programs_for_other_data_and_other_options_are_the_same(digests):
     """So they are compiled once."""
     of = {}
@@ -70,6 +73,7 @@ def test_programs_for_other_data_and_other_options_are_the_same(digests):
     assert sum(count > 1 for count in counts.values()) > 20
 
 
+@pytest.mark.slow
 def test_a_program_has_the_same_digest_in_another_process(digests):
     expected = {(model, step): digest for model, step, digest in digests}
     command = [sys.executable, "-m", "tests.compiled.programs", str(EVERY)]
@@ -299,6 +303,7 @@ def moments(log_likelihood):
     return mean, weights @ (grid - mean) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("declare", "log_likelihood"),
     [
@@ -324,6 +329,7 @@ def test_models_that_differ_in_the_kind_of_u_have_their_own_posteriors(declare, 
         assert 0.0 < step.u["u"].min() and step.u["u"].max() < 1.0
 
 
+@pytest.mark.slow
 def test_chains_of_one_program_have_their_own_data():
     """Large constants are arguments: the second model runs the first one's program, on its own."""
     results = []
