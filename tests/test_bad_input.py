@@ -9,7 +9,7 @@ import pytest
 
 import pymc_apm as apm
 from pymc_apm.errors import EstimatorError, ModelError
-from pymc_apm.steps.base import START_ATTEMPTS
+from pymc_apm.steps.chain import START_ATTEMPTS
 from tests.models import PYTHON, QUIET, PythonOp, mixed_toy, run, toy_gaussian, uniform_toy
 
 FEW_DRAWS = {"draws": 5, "tune": 5, "chains": 1, "cores": 1, "random_seed": 1, **QUIET}
