@@ -279,11 +279,11 @@ class Target:
             if not prior_calls:
                 return evaluation.log_prior, values
             self._run(prior_calls, values)
-            return _sum_at(sums["prior"], values), values
+            return self._sum_at(sums["prior"], values), values
 
         def others(values: list[Any]) -> tuple[float, float, int, tuple[Any, ...]]:
             self._run(other_calls, values)
-            log_estimate = _sum_at(sums["estimate"], values)
+            log_estimate = self._sum_at(sums["estimate"], values)
             if log_estimate == math.inf:
                 raise EstimatorError(
                     f"The log-estimate is +inf at {self.describe(values)}. An estimate must be a "
@@ -291,7 +291,7 @@ class Target:
                     + see("estimators")
                 )
             n_cubic = sum(int(values[place]) for place in cubic)
-            return _sum_at(sums["exact"], values), log_estimate, n_cubic, tuple(values)
+            return self._sum_at(sums["exact"], values), log_estimate, n_cubic, tuple(values)
 
         return make_density(prior, others, plan.computes_estimate, plan.changes_theta)
 
@@ -339,7 +339,7 @@ class Target:
         if not evaluation.log_prior > -math.inf:
             return -math.inf
         log_density = evaluation.log_prior + evaluation.log_exact
-        log_density += _sum_at(self._approximation_places, evaluation.values)
+        log_density += self._sum_at(self._approximation_places, evaluation.values)
         return log_density if log_density < math.inf else -math.inf
 
     def n_random(self, evaluation: Evaluation) -> int:
@@ -357,8 +357,22 @@ class Target:
                 for place, result in zip(gives, results, strict=True):
                     values[place] = result
         except Exception as error:
-            add_context(error, f"The model was being evaluated at {self.describe(values)}.")
+            self._explain(error, values)
             raise
+
+    def _sum_at(self, places: Iterable[int], values: Sequence[Any]) -> float:
+        """Return the sum of the values at some places."""
+        try:
+            total = 0.0
+            for place in places:
+                total += float(values[place])
+        except Exception as error:  # an op that does not keep to its type
+            self._explain(error, values)
+            raise
+        return total
+
+    def _explain(self, error: Exception, values: Sequence[Any]) -> None:
+        add_context(error, f"The model was being evaluated at {self.describe(values)}.")
 
     def describe(self, values: Sequence[Any]) -> str:
         """Put the parameters into words, on the scale on which the user declared them."""
@@ -407,11 +421,3 @@ def _ops_in_python(stage: Stage) -> list[Op]:
     """Return the ops of a stage that are known to call Python."""
     nodes = nodes_between(stage.results, stage.inputs)
     return [node.op for node in nodes if getattr(node.op, "calls_python", False)]
-
-
-def _sum_at(places: Iterable[int], values: Sequence[Any]) -> float:
-    """Return the sum of the values at some places."""
-    total = 0.0
-    for place in places:
-        total += float(values[place])
-    return total
