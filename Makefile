@@ -27,10 +27,8 @@ demo: $(VENV)/.installed-examples  ## sample the paper's toy Gaussian with every
 test: $(VENV)/.installed-test $(VENV)/.installed-particles  ## run the tests that are not slow
 	$(PYTEST)
 
-# What is run in Python and compiled: the protocol of steps, and whole runs against exact answers.
-COMPILED_TESTS := $(addprefix tests/steps/test_,protocol.py sampling_state.py processes.py \
-	with_pymc_steps.py) $(addprefix tests/statistical/test_,toy_gaussian.py \
-	random_effects.py geweke.py negative_controls.py)
+# What is run in Python and compiled: whole runs against exact answers.
+COMPILED_TESTS := $(addprefix tests/statistical/test_,toy_gaussian.py random_effects.py)
 
 # With EXCEPT_COMPILED=yes those are left out that `make test-compiled` runs.
 test-slow: $(VENV)/.installed-test  ## run the slow statistical tests

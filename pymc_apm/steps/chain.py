@@ -248,7 +248,7 @@ class Chain:
     @property
     def is_compiled(self) -> bool:
         """Whether draws are made by compiled code."""
-        return self._program is not None
+        return self._program is not None or self.compiling.is_wanted
 
     def stop_tuning(self) -> None:
         """Freeze what was learnt."""
