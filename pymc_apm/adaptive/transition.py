@@ -8,7 +8,7 @@ made by the functions here from *updates* of u and of theta. ``evaluation`` is w
 ``options`` what the user chose, ``learnt`` what was learnt while tuning and ``tunes`` whether to
 learn. The same closures run in Python and are compiled by Numba; a density is a function of a
 position and an evaluation in both, and ``place`` says where a position is among the values of an
-evaluation.
+evaluation. Tuples are joined by ``+``: Numba knows no other way.
 """
 
 from collections.abc import Callable, Sequence
@@ -214,7 +214,7 @@ def taking(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]
     place, others = places[0], taking(places[1:])
 
     def take(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (values[place],) + others(values)  # noqa: RUF005  # Numba knows no other way
+        return (values[place],) + others(values)  # noqa: RUF005
 
     return take
 

@@ -1,6 +1,7 @@
 """u, then theta by random-walk Metropolis: APM SS+MH and MI+MH."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import pymc as pm
 from numpy.typing import ArrayLike
@@ -16,7 +17,7 @@ from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.compiling import Choice
 from pymc_apm.steps.random_walk import WalksRandomly
-from pymc_apm.steps.statistics import ACCEPT_RATE, ACCEPTED, SCALE, U_ACCEPTED
+from pymc_apm.steps.statistics import ACCEPT_RATE, ACCEPTED, SCALE, U_ACCEPTED, Statistic
 from pymc_apm.types import Point
 from pymc_apm.validation import positive_integer
 
@@ -84,7 +85,7 @@ class APMMetropolis(WalksRandomly, APMStep):
     """
 
     name = "apm_metropolis"
-    statistics = {  # noqa: RUF012
+    statistics: ClassVar[Mapping[str, Statistic]] = {
         "accepted": ACCEPTED,
         "u_accepted": U_ACCEPTED,
         "accept_rate": ACCEPT_RATE,

@@ -1,7 +1,7 @@
 """Parameters and u proposed together: pseudo-marginal Metropolis-Hastings, plain and correlated."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pymc as pm
@@ -25,7 +25,7 @@ from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.compiling import Choice
 from pymc_apm.steps.random_walk import WalksRandomly
-from pymc_apm.steps.statistics import ACCEPT_RATE, ACCEPTED, SCALE, U_ACCEPTED
+from pymc_apm.steps.statistics import ACCEPT_RATE, ACCEPTED, SCALE, U_ACCEPTED, Statistic
 from pymc_apm.types import Evaluation, FloatVector, Point, State
 from pymc_apm.validation import number, one_of
 
@@ -110,7 +110,7 @@ class PseudoMarginalMH(WalksRandomly, APMStep):
     """
 
     name = "pseudo_marginal_mh"
-    statistics = {  # noqa: RUF012
+    statistics: ClassVar[Mapping[str, Statistic]] = {
         "accepted": ACCEPTED,
         "u_accepted": U_ACCEPTED,
         "accept_rate": ACCEPT_RATE,

@@ -1,6 +1,7 @@
 """u, then theta by slice sampling: APM SS+SS and MI+SS."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pymc as pm
@@ -25,7 +26,7 @@ from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import continuous_or_all
 from pymc_apm.steps.compiling import Choice
-from pymc_apm.steps.statistics import ACCEPTED, SCALE, U_ACCEPTED
+from pymc_apm.steps.statistics import ACCEPTED, SCALE, U_ACCEPTED, Statistic
 from pymc_apm.types import Point
 from pymc_apm.validation import numbers, one_of, positive_integer
 
@@ -89,7 +90,11 @@ class APMSlice(APMStep):
     """
 
     name = "apm_slice"
-    statistics = {"accepted": ACCEPTED, "u_accepted": U_ACCEPTED, "width": SCALE}  # noqa: RUF012
+    statistics: ClassVar[Mapping[str, Statistic]] = {
+        "accepted": ACCEPTED,
+        "u_accepted": U_ACCEPTED,
+        "width": SCALE,
+    }
 
     @once_positional("u_update", "width", "step_out", "directions", "theta_updates")
     def __init__(

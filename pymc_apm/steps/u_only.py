@@ -1,20 +1,21 @@
 """Steps that update randomness alone, and leave the parameters to any other step of PyMC."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import pymc as pm
 from pymc.model.core import modelcontext
 
 from pymc_apm.adaptive.transition import Transition, u_alone
 from pymc_apm.steps.base import APMStep, Densities
-from pymc_apm.steps.statistics import U_ACCEPT_RATE, U_ACCEPTED
+from pymc_apm.steps.statistics import U_ACCEPT_RATE, U_ACCEPTED, Statistic
 from pymc_apm.types import Point
 
 
 class _UOnly(APMStep):
     """An update of u with all parameters clamped."""
 
-    statistics = {"u_accepted": U_ACCEPTED}  # noqa: RUF012
+    statistics: ClassVar[Mapping[str, Statistic]] = {"u_accepted": U_ACCEPTED}
     _u_update: str
     _kind: str | None
 
@@ -165,6 +166,9 @@ class APMIndependenceU(_UOnly):
     """
 
     name = "apm_independence_u"
-    statistics = {"u_accepted": U_ACCEPTED, "accept_rate": U_ACCEPT_RATE}  # noqa: RUF012
+    statistics: ClassVar[Mapping[str, Statistic]] = {
+        "u_accepted": U_ACCEPTED,
+        "accept_rate": U_ACCEPT_RATE,
+    }
     _u_update = "independence"
     _kind = None
