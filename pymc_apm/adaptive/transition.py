@@ -296,7 +296,9 @@ def writing(
     others = writing(places[1:], starts[1:])
 
     def write(row: FloatVector, values: tuple[Any, ...]) -> None:
-        row[start:stop] = values[place]
+        value = values[place]
+        for i in range(stop - start):  # Numba takes seconds to compile the assignment of a slice
+            row[start + i] = value[i]
         others(row, values)
 
     return write

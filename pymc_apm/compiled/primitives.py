@@ -13,6 +13,7 @@ from numba.extending import overload, register_jitable
 
 from pymc_apm import types
 from pymc_apm.adaptive import covariance
+from pymc_apm.compiled.parts import PartCompiler
 from pymc_apm.kernels import draws, elliptical, linear, normal, reflective, slice
 
 PRIMITIVES = (
@@ -30,7 +31,8 @@ PRIMITIVES = (
 )
 """The functions that have another source in compiled code, given below in the same order."""
 
-_inlined = {"forceinline": True}
+_part: dict[str, Any] = {"pipeline_class": PartCompiler}
+_inlined = _part | {"forceinline": True}
 
 
 @overload(types.cost_of, jit_options=_inlined)
@@ -112,7 +114,7 @@ def _reflected_line(u: Any, direction: Any, z: Any) -> Any:
     return reflected_line
 
 
-@overload(normal.normal_cdf)
+@overload(normal.normal_cdf, jit_options=_part)
 def _normal_cdf(x: Any) -> Any:
     def normal_cdf(x: Any) -> Any:
         result = np.empty(x.size)
@@ -123,7 +125,7 @@ def _normal_cdf(x: Any) -> Any:
     return normal_cdf
 
 
-@overload(normal.normal_quantile)
+@overload(normal.normal_quantile, jit_options=_part)
 def _normal_quantile(p: Any) -> Any:
     def normal_quantile(p: Any) -> Any:
         result = np.empty(p.size)
@@ -134,7 +136,7 @@ def _normal_quantile(p: Any) -> Any:
     return normal_quantile
 
 
-@register_jitable
+@register_jitable(**_part)
 def one_quantile(p: float) -> float:
     """Refine a rational approximation of the quantile by three steps of Halley's method.
 
@@ -153,7 +155,7 @@ def one_quantile(p: float) -> float:
     return x if p < 0.5 else -x
 
 
-@overload(covariance.accumulated)
+@overload(covariance.accumulated, jit_options=_part)
 def _accumulated(mean: Any, scatter: Any, draw: Any, n_draws: Any) -> Any:
     def accumulated(mean: Any, scatter: Any, draw: Any, n_draws: Any) -> Any:
         new_mean, new_scatter = np.empty(mean.size), np.empty(scatter.shape)
@@ -167,7 +169,7 @@ def _accumulated(mean: Any, scatter: Any, draw: Any, n_draws: Any) -> Any:
     return accumulated
 
 
-@overload(covariance.regularised_cholesky)
+@overload(covariance.regularised_cholesky, jit_options=_part)
 def _regularised_cholesky(scatter: Any, n_draws: Any, diagonal: Any) -> Any:
     def regularised_cholesky(scatter: Any, n_draws: Any, diagonal: Any) -> Any:
         dim = len(scatter)

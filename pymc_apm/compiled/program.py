@@ -20,6 +20,7 @@ from pymc_apm.adaptive.transition import Transition, drawing, in_batches
 from pymc_apm.compiled.cache import ProgramCache
 from pymc_apm.compiled.fingerprint import walk
 from pymc_apm.compiled.graphs import Densities
+from pymc_apm.compiled.parts import PartCompiler
 from pymc_apm.compiled.primitives import PRIMITIVES
 from pymc_apm.density.target import Target
 from pymc_apm.errors import CompileError
@@ -146,15 +147,7 @@ class Program:
         def density(*names: str) -> LogDensity:
             return self.densities.density(*names)
 
-        run = self._run_with(density)
-        walked = walk(run)
-        for function in walked.functions:
-            if function is not run and function not in REGISTERED:
-                is_small = len(function.__code__.co_code) < SMALL
-                is_inlined = is_small or walked.references[function] == 1
-                register_jitable(forceinline=is_inlined)(function)
-                REGISTERED.add(function)
-        made = numba.njit(run)
+        made = with_parts(self._run_with(density))
         if self.digest is not None:
             made._cache = ProgramCache(self.digest)
         return made
@@ -168,6 +161,17 @@ class Program:
     def __getstate__(self) -> dict[str, Any]:
         """Leave the machine code behind: another process finds it on disk."""
         return self.__dict__ | {"_function": None}
+
+
+def with_parts(function: Callable[..., Any]) -> Any:
+    """Return a function for Numba to compile, with all functions that it calls as its parts."""
+    walked = walk(function)
+    for part in walked.functions:
+        if part is not function and part not in REGISTERED:
+            is_inlined = len(part.__code__.co_code) < SMALL or walked.references[part] == 1
+            register_jitable(forceinline=is_inlined, pipeline_class=PartCompiler)(part)
+            REGISTERED.add(part)
+    return numba.njit(function)
 
 
 def signature_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_apm as apm
+from tests.marks import others_are_slow
 from tests.steps.models import COMPLETE, STEPS, run, stacked, start_chain
 
 EXACT = ("n_evals", "n_theta_evals", "n_nan", "n_random", "n_cubic")
@@ -73,11 +74,8 @@ def assert_same_chain(first, second):
         np.testing.assert_allclose(first[2][name], second[2][name], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("thin", [1, 3])
-@pytest.mark.parametrize(
-    "name",
-    [n if n.startswith("SS+SS") else pytest.param(n, marks=pytest.mark.slow) for n in OPTIONS],
-)
+@pytest.mark.parametrize("thin", others_are_slow([3], [1, 3]))
+@pytest.mark.parametrize("name", others_are_slow(["SS+SS", "SS+SS theta_updates"], OPTIONS))
 def test_a_chain_is_the_same_compiled_and_not(model, name, thin):
     with model:
         steps = [OPTIONS[name](compile=compile, thin=thin) for compile in (True, False)]

@@ -154,9 +154,7 @@ BACKENDS = [
             make_model,
             None,
             id=f"{make_model.__name__}-default",
-            marks=getattr(
-                pytest.mark, "compiler" if make_model in (observed, hierarchical) else "slow"
-            ),
+            marks=getattr(pytest.mark, "compiler" if make_model is observed else "slow"),
         )
         for make_model in MODELS
     ),

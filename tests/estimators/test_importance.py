@@ -358,6 +358,7 @@ def test_antithetic_samples_take_half_of_the_random_numbers():
     assert model["y_u"].type.shape == (2, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nuts", [False, True])
 def test_the_posterior_is_the_known_one(nuts):
     model, mean, variance = normal_model()

@@ -112,6 +112,7 @@ def z_of_interactions(sampler):
     return z_scores_of_means([drawn - exact])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [FreshNumbers, ForwardCoupling])
 def test_broken_samplers_are_noticed(broken):
     assert_not_exact(z_of_interactions(broken))

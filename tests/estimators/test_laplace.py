@@ -20,6 +20,7 @@ from pymc_apm.density.target import REST, THETA, Target
 from pymc_apm.errors import EstimatorError, ModelError
 from pymc_apm.estimators.laplace import dense, matrices, ops
 from tests.estimators.batches import Batches
+from tests.marks import others_are_slow
 from tests.modes import interpreted
 from tests.statistical.checks import assert_exact, assert_not_exact, z_scores_of_means
 from tests.steps.models import sample
@@ -126,7 +127,7 @@ class Estimator:
 
 
 @pytest.mark.parametrize("samples", [1, 4])
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", others_are_slow(["poisson"], LIKELIHOODS))
 def test_estimates_of_one_latent_vector_are_unbiased(likelihood, samples):
     batches = Batches(dense_model(likelihood, samples=samples))
     for point in POINTS:
@@ -254,7 +255,7 @@ def exact_groups(likelihood, shape, beta, sd):
     return np.array(exact)
 
 
-@pytest.mark.parametrize("likelihood", GROUPED)
+@pytest.mark.parametrize("likelihood", others_are_slow(["poisson"], GROUPED))
 @pytest.mark.parametrize("shape", ["scalar", "shared", "each"])
 def test_estimates_of_groups_are_unbiased(likelihood, shape):
     if shape == "each" and likelihood != "poisson":

@@ -11,6 +11,7 @@ from scipy import stats
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
+from tests.marks import others_are_slow
 from tests.modes import interpreted
 from tests.statistical.checks import assert_exact, assert_not_exact, z_scores_of_means
 
@@ -82,7 +83,7 @@ def test_draws_of_a_vector():
     assert_not_exact(z_scores(drawn["latent"].values, moments(0.3)))  # negative control
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", others_are_slow([1], [1, 2]))
 def test_draws_of_groups(size):
     group = np.arange(3)
     with pm.Model() as model:

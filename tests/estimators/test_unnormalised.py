@@ -14,6 +14,7 @@ from pymc_apm.estimators import Ising, Unnormalised, doubly_intractable
 from pymc_apm.estimators.intractable.estimator import DoublyIntractable, annealed_log_ratio
 from pymc_apm.kernels.stream import Reader, fresh_stream, make_scratch
 from pymc_apm.stream_generator import StreamGenerator
+from tests.marks import others_are_slow
 from tests.modes import interpreted
 from tests.statistical.checks import (
     assert_exact,
@@ -53,7 +54,7 @@ def relative_estimates(ising, family, point, anneal, n_draws, seed=1):
 
 
 @pytest.mark.parametrize("anneal", [0, 35])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", others_are_slow(POINTS[:1], POINTS))
 def test_estimates_are_unbiased(point, anneal):
     ising = Ising.torus(10, 30)
     n_draws = 3000 if anneal else 8000
@@ -61,6 +62,7 @@ def test_estimates_are_unbiased(point, anneal):
     assert_exact(z_scores_of_means([weights - 1.0]), 4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anneal", [0, 1, 5])
 def test_estimates_from_functions_are_unbiased(anneal):
     ising = Ising.lattice(3, 3)

@@ -11,13 +11,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from numba.extending import register_jitable
 
 from pymc_apm.adaptive.transition import Transition
-from pymc_apm.compiled.fingerprint import walk
-from pymc_apm.compiled.program import REGISTERED, SMALL
+from pymc_apm.compiled.program import with_parts
 from pymc_apm.types import FREE, ONE_EVALUATION, Evaluation, State
 from tests.kernels.targets import Joint, log_estimate
 
@@ -103,12 +100,8 @@ def in_python(function):
 
 @functools.cache
 def compiled(function):
-    """Compile a function and all that it refers to, as :class:`~pymc_apm.compiled.Program` does."""
-    for other in walk(function).functions:
-        if other is not function and other not in REGISTERED:
-            register_jitable(forceinline=len(other.__code__.co_code) < SMALL)(other)
-            REGISTERED.add(other)
-    return numba.njit(function)
+    """Compile a function and all that it refers to, as the package does."""
+    return with_parts(function)
 
 
 def compute_log_estimates(number, thetas, us, values):

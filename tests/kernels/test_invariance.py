@@ -63,6 +63,9 @@ N_ROUNDS = 3
 RUNNERS = {"python": (in_python, N_CHAINS), "compiled": (compiled, 20_000)}
 """What runs the kernels, and how many chains there are."""
 
+PLAIN = ("toy1", "toy2", "tilted2")
+"""Targets on which every kernel is tried; those that are made to be difficult are slow tests."""
+
 ONE, TWO = np.eye(1), np.eye(2)
 
 
@@ -263,12 +266,19 @@ def test_the_false_alarm_rate_over_all_checks_is_at_most_one_in_a_thousand():
     assert n_all * THRESHOLD <= 1e-3
 
 
-@pytest.mark.parametrize("runner", ["python", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("number", "name", "updates"),
+    ("number", "name", "updates", "runner"),
     [
-        pytest.param(number, name, updates, id=f"{label} on {name}")
+        pytest.param(
+            number,
+            name,
+            updates,
+            runner,
+            id=f"{label} on {name}-{runner}",
+            marks=[] if runner == "python" and name in PLAIN else pytest.mark.slow,
+        )
         for number, (label, name, updates) in enumerate(CASES)
+        for runner in RUNNERS
     ],
 )
 def test_kernel_keeps_the_distribution_of_theta_and_u(number, name, updates, runner):

@@ -339,9 +339,15 @@ def smallest_p_value(runner, name, update, n_rounds=N_ROUNDS, checks=""):
     return np.min([value for check, value in p.items() if check.endswith(checks)])
 
 
+LONG = ["proposals over the current position"]
+
+
 @pytest.mark.parametrize(
     ("runner", "mistake"),
-    [("python", mistake) for mistake in BROKEN]
+    [
+        pytest.param("python", mistake, marks=pytest.mark.slow if mistake in LONG else [])
+        for mistake in BROKEN
+    ]
     + [pytest.param("compiled", mistake, marks=pytest.mark.slow) for mistake in COMPILED],
 )
 def test_broken_kernel_fails_the_invariance_checks_by_a_wide_margin(runner, mistake):

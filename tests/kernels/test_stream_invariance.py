@@ -316,6 +316,7 @@ def test_dropping_a_number_that_was_used_fails_by_a_wide_margin(is_normal):
     assert min(checks(before, after, is_normal).values()) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLICES)
 @pytest.mark.parametrize(
     "settle", [settle_used, settle_with_the_direction_as_tail], ids=lambda f: f.__name__

@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import t
 
 import pymc_apm as apm
+from tests.marks import others_are_slow
 from tests.statistical.checks import (
     assert_exact,
     theta_of,
@@ -46,7 +47,7 @@ DRAWS = {
 """By how well the method mixes, from an autocorrelation time of about 1000 down to 20."""
 
 
-@pytest.fixture(scope="module", params=["normal", "uniform"])
+@pytest.fixture(scope="module", params=others_are_slow(["normal"], ["normal", "uniform"]))
 def toy(request):
     return toy_gaussian(kind=request.param), request.param
 

@@ -174,6 +174,7 @@ def test_the_pilot_updates_each_parameter_by_slice_sampling_and_then_makes_way()
         assert np.mean([stat["n_theta_evals"] for stat in stats]) < 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [apm.APMSlice, apm.APMMetropolis, apm.PseudoMarginalMH])
 def test_parameters_a_million_times_as_wide_as_others_are_explored_after_default_tuning(make):
     scales = np.array([1e-3, 1.0, 1e3])
@@ -202,6 +203,7 @@ def test_the_width_of_a_slice_finds_the_scale_of_the_posterior(scale, options):
 
 
 @pytest.mark.parametrize("directions", ["random", "coordinate", "adaptive"])
+@pytest.mark.slow
 def test_parameters_of_very_different_scales_all_move(directions):
     model = stretched_toy(BADLY_SCALED)
     with model:
@@ -218,6 +220,7 @@ def lag_autocorrelation(x: np.ndarray, lag: int) -> float:
     return float((x[:, lag:] * x[:, :-lag]).mean() / (x**2).mean())
 
 
+@pytest.mark.slow
 def test_adaptive_directions_help_where_parameters_are_correlated():
     model = stretched_toy(CORRELATED)
     lag_20 = {}

@@ -67,6 +67,7 @@ def changes_after_updates(family, directions="all", n_chains=4000, n_updates=3):
     return z_scores_of_means(np.transpose(changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directions", ["all", "coordinate"])
 def test_updates_keep_the_joint_distribution_of_parameters_and_data(directions):
     assert_exact(changes_after_updates(LATTICE, directions))
@@ -76,6 +77,7 @@ def sample_without_coupling(coupling, field, rng):
     return LATTICE.sample(0.0, field, rng)
 
 
+@pytest.mark.slow
 def test_a_sample_that_is_not_exact_is_noticed():
     family = Unnormalised(LATTICE.log_g, sample_without_coupling)
     assert_not_exact(changes_after_updates(family))
