@@ -30,10 +30,9 @@ test: $(VENV)/.installed-test $(VENV)/.installed-particles  ## run the tests tha
 # What is run in Python and compiled: whole runs against exact answers.
 COMPILED_TESTS := $(addprefix tests/statistical/test_,toy_gaussian.py random_effects.py)
 
-# With EXCEPT_COMPILED=yes those are left out that `make test-compiled` runs, and the kernels, which
-# know nothing of PyMC.
+# Some of them with SLOW="FILES", all but some with EXCEPT="FILES".
 test-slow: $(VENV)/.installed-test  ## run the slow statistical tests
-	$(PYTEST) -m slow $(if $(EXCEPT_COMPILED),$(addprefix --ignore=,$(COMPILED_TESTS) tests/kernels))
+	$(PYTEST) -m slow $(SLOW) $(addprefix --ignore=,$(EXCEPT))
 
 test-compiled: $(VENV)/.installed-test  ## run the tests of steps and of whole runs with compiled steps
 	PYMC_APM_COMPILE=1 $(PYTEST) -m "slow or not slow" $(COMPILED_TESTS)

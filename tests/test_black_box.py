@@ -16,6 +16,7 @@ import pytest
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
 from pymc_apm.stream_generator import StreamGenerator
+from tests.marks import others_are_slow
 from tests.models import PYTHON
 from tests.steps.models import sample, start_chain
 
@@ -369,7 +370,7 @@ SCRIPT = """
 
 @pytest.mark.parametrize(
     "methods",
-    [("fork", "spawn"), pytest.param(("forkserver",), marks=pytest.mark.slow)],
+    others_are_slow([], [("fork", "spawn"), ("forkserver",)]),
     ids=" and ".join,
 )
 def test_functions_of_a_script_give_the_same_draws_under_every_start_method(tmp_path, methods):

@@ -18,6 +18,7 @@ from pytensor.graph.replace import clone_replace
 import pymc_apm as apm
 from pymc_apm.claims import Guard, flags_in, terms_of
 from pymc_apm.errors import UnclaimedRandomnessError
+from tests.marks import others_are_slow
 from tests.models import PYTHON, QUIET, mixed_toy, toy_gaussian
 
 FEW = {"draws": 3, "tune": 3, "chains": 1, "cores": 1, "random_seed": 1} | QUIET
@@ -36,7 +37,9 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("mode", [None, "FAST_COMPILE", "CVM", "NUMBA"])
+@pytest.mark.parametrize(
+    "mode", others_are_slow([None, "FAST_COMPILE"], [None, "FAST_COMPILE", "CVM", "NUMBA"])
+)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_the_density_work_where_it_is_clamped_and_nowhere_else(name, mode):
     model = toy_gaussian(2)
@@ -251,7 +254,7 @@ def test_steps_within_steps_count():
         pm.sample(step=(compound,), **FEW)
 
 
-@pytest.mark.parametrize("mp_ctx", ["fork", "spawn"])
+@pytest.mark.parametrize("mp_ctx", others_are_slow(["fork"], ["fork", "spawn"]))
 def test_claims_go_with_the_model_to_child_processes(mp_ctx):
     """There each step sees to it that others update what it leaves to them."""
     model = mixed_toy()

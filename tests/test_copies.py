@@ -13,6 +13,7 @@ import pymc_apm as apm
 from pymc_apm.claims import flags_in, randomness_of_model, terms_of
 from pymc_apm.errors import ModelError, UnclaimedRandomnessError
 from pymc_apm.potential import approximations_in, feeds_potential
+from tests.marks import others_are_slow
 from tests.models import PYTHON, QUIET
 from tests.statistical.checks import assert_exact, z_scores_of_run
 
@@ -97,7 +98,9 @@ def test_sample_without_a_step_gives_a_copy_the_steps_of_the_first(name):
         assert "u" not in idata.constant_data
 
 
-@pytest.mark.parametrize("name", ["freeze_dims_and_data", "do", "cloudpickle"])
+@pytest.mark.parametrize(
+    "name", others_are_slow(["do"], ["freeze_dims_and_data", "do", "cloudpickle"])
+)
 def test_the_posterior_of_a_copy_is_right(name):
     """With a u that stays as it is, theta would have the variance 2/3 and another mean.
 

@@ -15,6 +15,7 @@ import pytest
 from pymc_apm.compiled import cache, program
 from pymc_apm.compiled.program import Program
 from tests.compiled.small import draws_of, small_model, small_step, smallest_step
+from tests.marks import others_are_slow
 from tests.steps.models import same_draws, sample
 
 
@@ -107,7 +108,7 @@ def test_a_new_process_uses_it_without_compiling(original, expected):
     assert_right(draws, expected)
 
 
-@pytest.mark.parametrize("mp_ctx", ["fork", "spawn"])
+@pytest.mark.parametrize("mp_ctx", others_are_slow(["fork"], ["fork", "spawn"]))
 def test_the_processes_of_pymc_do_not_compile_again(original, model, mp_ctx):
     step = small_step(model, compile=True)
     alone = sample(model, step)

@@ -63,7 +63,10 @@ def compare(seed=1):
 
 
 def estimator(seed=1):
-    return apm.plot_estimator(normal_noise(0.8), points={"theta": 1.0}, random_seed=seed)
+    # How many draws are shown depends on how long they take, unless there is time enough.
+    return apm.plot_estimator(
+        normal_noise(0.8), points={"theta": 1.0}, max_seconds=1e6, random_seed=seed
+    )
 
 
 def tuning(seed=1):

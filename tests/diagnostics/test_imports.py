@@ -6,26 +6,27 @@ import pytest
 CODE = """
 import sys
 import time
-import pymc
-before = set(sys.modules)
 start = time.process_time()
+import pymc
+middle = time.process_time()
+before = set(sys.modules)
 import pymc_apm
-seconds = time.process_time() - start
+share = (time.process_time() - middle) / (middle - start)
 heavy = (
     "matplotlib", "pandas", "arviz", "arviz_stats", "xarray", "numba", "scipy.special",
     "scipy.linalg", "scipy.optimize", "scipy.stats",
 )
-print(seconds, [name for name in heavy if name in set(sys.modules) - before])
+print(share, [name for name in heavy if name in set(sys.modules) - before])
 """
 
-LONGEST = 0.15
-"""What importing the package may add to importing PyMC, in seconds of CPU time."""
+LARGEST = 0.05
+"""What importing the package may add to the CPU time of importing PyMC: a twentieth of it."""
 
 
 def import_the_package():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=300)
-    seconds, names = done.stdout.split(maxsplit=1)
-    return float(seconds), names.strip()
+    share, names = done.stdout.split(maxsplit=1)
+    return float(share), names.strip()
 
 
 def test_importing_the_package_imports_nothing_heavy():
@@ -37,4 +38,4 @@ def test_importing_the_package_imports_nothing_heavy():
 @pytest.mark.slow
 def test_importing_the_package_takes_little_time():
     import_the_package()  # which compiles it to byte code, if it is new
-    assert min(import_the_package()[0] for _ in range(5)) < LONGEST
+    assert min(import_the_package()[0] for _ in range(3)) < LARGEST

@@ -74,6 +74,7 @@ def test_the_gradient_of_the_mean_is_finite_wherever_no_weight_is_infinite(mode)
     np.testing.assert_allclose(gradient(values), np.transpose(expected), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_mean_inside_the_log_density_of_a_model():
     """PyMC rewrites the graph before it is compiled, and adds other terms to it."""
     with pm.Model() as model:

@@ -1,5 +1,7 @@
 """Posteriors of Ising models, against exact ones from the transfer matrix and enumeration."""
 
+import functools
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -74,11 +76,11 @@ def longest_run_of_zeros(moved):
 
 @pytest.mark.slow
 def test_slices_give_the_exact_posterior_and_never_stick(exact):
-    """The paper's SS+SS without annealing, over 50,000 updates; and what PM MH does meanwhile."""
+    """The paper's SS+SS without annealing, over 16,000 draws; and what PM MH does meanwhile."""
     model = torus_model(anneal=0)
     with model:
         step = apm.APMSlice(width=0.1, directions="coordinate")
-    idata = sample(model, step, draws=25_000, tune=200)
+    idata = sample(model, step, draws=8_000, tune=200)
     check_posterior(idata, exact)
     stats = idata.sample_stats
     assert longest_run_of_zeros(stats["accepted"].values) < 3
@@ -86,7 +88,7 @@ def test_slices_give_the_exact_posterior_and_never_stick(exact):
 
     with model:
         step = apm.PseudoMarginalMH(scaling=0.04, directions="coordinate")
-    stuck = sample(model, step, draws=25_000, tune=200).sample_stats["accepted"].values
+    stuck = sample(model, step, draws=8_000, tune=200).sample_stats["accepted"].values
     assert longest_run_of_zeros(stuck) > 100
 
 
@@ -134,6 +136,7 @@ def autologistic_model(anneal):
     return model
 
 
+@functools.cache
 def exact_autologistic():
     """Sum over all configurations on a grid of coupling, intercept and slope."""
     couplings = -0.3 + 0.7 * (np.arange(40) + 0.5) / 40
@@ -161,7 +164,7 @@ def test_autologistic_regression_has_the_enumerated_posterior(method):
         step = {"PM MH": apm.PseudoMarginalMH, "exchange": apm.ExchangeMH}.get(
             method, apm.APMSlice
         )()
-    draws = 6000 if method.startswith("SS") else 25_000
+    draws = 4000 if method.startswith("SS") else 12_000
     posterior = sample(model, step, draws=draws, tune=1000).posterior
     draws = np.concatenate(
         (posterior["coupling"].values[..., None], posterior["beta"].values), axis=-1

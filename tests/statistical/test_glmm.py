@@ -100,9 +100,9 @@ def assert_agrees(scores: np.ndarray) -> None:
 
 
 METHODS = {
-    "SS+SS": (lambda: None, 4000),
-    "SS+MH": (lambda: apm.APMMetropolis(), 6000),
-    "PM MH": (lambda: apm.PseudoMarginalMH(), 6000),
+    "SS+SS": (lambda: None, 2000),
+    "SS+MH": (lambda: apm.APMMetropolis(), 3000),
+    "PM MH": (lambda: apm.PseudoMarginalMH(), 3000),
 }
 
 
