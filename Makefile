@@ -34,7 +34,7 @@ COMPILED_TESTS := $(addprefix tests/statistical/test_,toy_gaussian.py random_eff
 test-slow: $(VENV)/.installed-test  ## run the slow statistical tests
 	$(PYTEST) -m slow $(SLOW) $(addprefix --ignore=,$(EXCEPT))
 
-test-compiled: $(VENV)/.installed-test  ## run the tests of steps and of whole runs with compiled steps
+test-compiled: $(VENV)/.installed-test  ## run whole runs with compiled steps
 	PYMC_APM_COMPILE=1 $(PYTEST) -m "slow or not slow" $(COMPILED_TESTS)
 
 lint: $(VENV)/.installed-dev  ## run ruff and mypy
