@@ -20,6 +20,8 @@ class Covariance(NamedTuple):
     ----------
     cholesky : ndarray
         The lower triangular factor in use.
+    center : ndarray
+        The mean of the draws that it rests on.
     n_windows : int
         How many windows it rests on; 0 means that it is the one it started with.
     window : int
@@ -33,6 +35,7 @@ class Covariance(NamedTuple):
     """
 
     cholesky: FloatVector
+    center: FloatVector
     n_windows: int
     window: int
     n_draws: int
@@ -44,7 +47,13 @@ def start_covariance(cholesky: FloatVector) -> Covariance:
     """Start to learn a covariance, with a factor to use for the time being."""
     dim = len(cholesky)
     return Covariance(
-        cholesky, 0, max(FIRST_WINDOW, 5 * dim), 0, np.zeros(dim), np.zeros((dim, dim))
+        cholesky,
+        np.zeros(dim),
+        0,
+        max(FIRST_WINDOW, 5 * dim),
+        0,
+        np.zeros(dim),
+        np.zeros((dim, dim)),
     )
 
 
@@ -70,17 +79,23 @@ def learn_covariance(
     mean, scatter = accumulated(learnt.mean, learnt.scatter, draw, n_draws)
     if n_draws < learnt.window:
         return Covariance(
-            learnt.cholesky, learnt.n_windows, learnt.window, n_draws, mean, scatter
+            learnt.cholesky,
+            learnt.center,
+            learnt.n_windows,
+            learnt.window,
+            n_draws,
+            mean,
+            scatter,
         ), False
-    cholesky = learnt.cholesky
+    cholesky, center = learnt.cholesky, learnt.center
     n_windows, window = learnt.n_windows, learnt.window
     factor, has_moved = regularised_cholesky(scatter, n_draws, diagonal)
     if has_moved:  # otherwise keep what there is and look on
-        cholesky = factor
+        cholesky, center = factor, mean
         n_windows, window = n_windows + 1, 2 * window
     dim = len(cholesky)
     return Covariance(
-        cholesky, n_windows, window, 0, np.zeros(dim), np.zeros((dim, dim))
+        cholesky, center, n_windows, window, 0, np.zeros(dim), np.zeros((dim, dim))
     ), has_moved
 
 

@@ -20,6 +20,7 @@ PRIMITIVES = (
     types.cost_of,
     linear.product,
     linear.length,
+    linear.solved,
     draws.draw_normal,
     slice.line,
     elliptical.ellipse,
@@ -66,6 +67,20 @@ def _length(vector: Any) -> Any:
         return math.sqrt(total)
 
     return length
+
+
+@overload(linear.solved, jit_options=_inlined)
+def _solved(factor: Any, vector: Any) -> Any:
+    def solved(factor: Any, vector: Any) -> Any:
+        result = np.empty(vector.size)
+        for row in range(vector.size):
+            rest = vector[row]
+            for column in range(row):
+                rest -= factor[row, column] * result[column]
+            result[row] = rest / factor[row, row]
+        return result
+
+    return solved
 
 
 @overload(draws.draw_normal, jit_options=_inlined)

@@ -13,6 +13,7 @@ inputs and draw all randomness from the generator they are given.
 """
 
 from pymc_apm.kernels.elliptical import elliptical_slice
+from pymc_apm.kernels.elliptical_t import elliptical_t_slice
 from pymc_apm.kernels.exchange import ExchangeInfo, exchange
 from pymc_apm.kernels.metropolis import (
     MetropolisInfo,
@@ -43,6 +44,7 @@ __all__ = [
     "correlated_normal",
     "correlated_uniform",
     "elliptical_slice",
+    "elliptical_t_slice",
     "exchange",
     "linear_slice",
     "make_independence",

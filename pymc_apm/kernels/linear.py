@@ -21,6 +21,11 @@ def length(vector: FloatVector) -> float:
     return math.sqrt(np.dot(vector, vector))
 
 
+def solved(factor: FloatVector, vector: FloatVector) -> FloatVector:
+    """Return the vector whose product with a lower triangular matrix is the given one."""
+    return np.asarray(np.linalg.solve(factor, vector), dtype=np.float64)
+
+
 def axis(dim: int, coordinate: int) -> FloatVector:
     """Return the unit vector along a coordinate."""
     vector = np.zeros(dim)

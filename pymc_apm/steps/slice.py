@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from pymc.step_methods.compound import Competence
 from pymc.vartypes import continuous_types
 
+from pymc_apm.adaptive.ellipse import update_by_ellipse
 from pymc_apm.adaptive.slice import (
     SliceLearnt,
     SliceOptions,
@@ -50,10 +51,13 @@ class APMSlice(APMStep):
     step_out : bool or int
         Whether to expand the bracket while its ends are in the slice. An integer limits it to so
         many widths.
-    directions : {"random", "coordinate", "adaptive"}
+    directions : {"random", "coordinate", "adaptive", "ellipse"}
         The lines to move along in an update: one in a random direction; one along each parameter
         in turn; or one in a random direction drawn according to the covariance of the parameters,
-        which is learnt while tuning and helps where they are strongly correlated.
+        which is learnt while tuning and helps where they are strongly correlated. ``"ellipse"``
+        learns their mean too and moves along an ellipse about it, which mixes best where the
+        posterior is not too far from normal; until there is something to learn from it moves along
+        lines.
     theta_updates : int
         How many updates of the parameters to make for each update of u.
     u : variable, str or list of these, optional
@@ -104,7 +108,7 @@ class APMSlice(APMStep):
         u_update: str | None = "slice",
         width: ArrayLike | None = None,
         step_out: bool | int = False,
-        directions: Literal["random", "coordinate", "adaptive"] = "random",
+        directions: Literal["random", "coordinate", "adaptive", "ellipse"] = "random",
         theta_updates: int = 1,
         u: Any = None,
         compile: Choice = "auto",
@@ -115,7 +119,7 @@ class APMSlice(APMStep):
         compile_kwargs: dict[str, Any] | None = None,
         blocked: bool = True,
     ) -> None:
-        one_of("directions of APMSlice", directions, "random", "coordinate", "adaptive")
+        one_of("directions of APMSlice", directions, "random", "coordinate", "adaptive", "ellipse")
         super().__init__(
             continuous_or_all(vars, model, "APMSlice"),
             u=u,
@@ -139,17 +143,19 @@ class APMSlice(APMStep):
             ),
             length=0.0 if self.width is None or directions != "adaptive" else float(self.width[0]),
             tunes_width=learns_width,
-            learns_covariance=directions == "adaptive" or (directions == "random" and learns_width),
+            learns_covariance=directions in ("adaptive", "ellipse")
+            or (directions == "random" and learns_width),
             has_pilot=learns_width and directions != "coordinate",
             is_diagonal=directions == "random",
         )
         self.make_chain(compile, thin)
 
     def build(self, density: Densities) -> Transition:
-        """Update u, then theta along lines."""
+        """Update u, then theta along lines or ellipses."""
         place = self.target.places[THETA]
         update_u = self.build_u(density)
-        return u_then_theta(update_u, update_by_slice, learn_slice, density(THETA), place)
+        update_theta = update_by_ellipse if self.directions == "ellipse" else update_by_slice
+        return u_then_theta(update_u, update_theta, learn_slice, density(THETA), place)
 
     def start(self) -> SliceLearnt:
         """Return the widths and the shape of directions to start with."""
@@ -178,6 +184,8 @@ def _checked_width(
 ) -> NDArray[np.float64] | None:
     if width is None:
         return None
+    if directions == "ellipse":
+        raise ModelError('width of APMSlice has no meaning with directions="ellipse".')
     widths = numbers("width of APMSlice", width)
     if not (widths > 0).all():
         raise ModelError(f"width of APMSlice must be positive, got {width!r}.")

@@ -37,6 +37,10 @@ def evaluation_with_a_cost(rng, dim):
 INPUTS = {
     types.cost_of: evaluation_with_a_cost,
     linear.product: lambda rng, dim: (rng.standard_normal((dim, 3)), rng.standard_normal(3)),
+    linear.solved: lambda rng, dim: (
+        np.tril(rng.standard_normal((dim, dim))) + 3.0 * np.eye(dim),
+        rng.standard_normal(dim),
+    ),
     linear.length: lambda rng, dim: (rng.standard_normal(dim),),
     draws.draw_normal: lambda rng, dim: (rng.spawn(1)[0], dim),
     slice.line: path_inputs,

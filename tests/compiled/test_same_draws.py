@@ -25,6 +25,7 @@ OPTIONS = {
     "SS+SS width": lambda **k: apm.APMSlice(width=1.5, **k),
     "SS+SS width adaptive": lambda **k: apm.APMSlice(width=1.5, directions="adaptive", **k),
     "SS+SS widths": lambda **k: apm.APMSlice(width=np.arange(1.0, 5.0) / 4, **k),
+    "SS+SS ellipse": lambda **k: apm.APMSlice(directions="ellipse", **k),
     "SS+SS some u": lambda **k: apm.APMSlice(u=["u", "v"], **k),
     "SS+MH bounds": lambda **k: apm.APMMetropolis(target_accept=(0.15, 0.3), **k),
     "SS+MH scaling": lambda **k: apm.APMMetropolis(scaling=0.2, **k),

@@ -146,6 +146,43 @@ def correlated() -> Joint:
     )
 
 
+def log_estimate_of_banana(theta, u):
+    bend = 2.0 * (theta[1] - theta[0] ** 2)
+    return shifted(-0.5 * (theta[0] ** 2 + bend * bend), theta[0], u)
+
+
+def banana() -> Joint:
+    """Two parameters along a parabola, and u that depends on the first."""
+    return gaussian_u(
+        "banana",
+        2,
+        lambda z: np.column_stack([z[:, 0], z[:, 0] ** 2 + 0.5 * z[:, 1]]),
+        lambda theta: np.column_stack([theta[:, 0], 2.0 * (theta[:, 1] - theta[:, 0] ** 2)]),
+        lambda theta: theta[:, 0],
+        log_estimate_of_banana,
+    )
+
+
+def log_estimate_of_heavy(theta, u):
+    return shifted(-1.5 * math.log1p(0.5 * theta[0] ** 2), math.atan(theta[0]), u)
+
+
+def heavy() -> Joint:
+    """Draw theta from a t distribution with two degrees of freedom, which has no variance."""
+
+    def from_normal(z):
+        lower, upper = special.ndtr(z), special.ndtr(-z)
+        return (lower - upper) / np.sqrt(2.0 * lower * upper)
+
+    def to_normal(theta):
+        root = np.sqrt(2.0 + theta**2)
+        tail = 1.0 / (root * (root + np.abs(theta)))  # the smaller one of the two
+        return -np.sign(theta) * special.ndtri(tail)
+
+    shift = lambda theta: np.arctan(theta[:, 0])  # noqa: E731
+    return gaussian_u("heavy", 1, from_normal, to_normal, shift, log_estimate_of_heavy)
+
+
 def log_estimate_of_counts(theta, u):
     k, x = theta[0], theta[1]
     if k < 0.0 or k != math.floor(k):
@@ -308,6 +345,7 @@ JOINTS = {
     joint.name: joint
     for joint in [
         *[toy(1), toy(2), skewed(), bounded(), two_pieces(), correlated(), counts()],
+        *[banana(), heavy()],
         *[powers(), tilted(1), tilted(2), triangle(), two_humps("normal"), two_humps("uniform")],
     ]
 }
@@ -318,6 +356,7 @@ LOG_ESTIMATES = (
     *(log_estimate_of_two_pieces, log_estimate_of_correlated, log_estimate_of_counts),
     *(log_estimate_of_powers, log_estimate_of_tilted, log_estimate_of_triangle),
     *(log_estimate_of_normal_humps, log_estimate_of_uniform_humps, log_estimate_of_rate),
+    *(log_estimate_of_banana, log_estimate_of_heavy),
 )
 
 

@@ -33,6 +33,7 @@ from pymc_apm.kernels import (
     correlated_normal,
     correlated_uniform,
     elliptical_slice,
+    elliptical_t_slice,
     linear_slice,
     make_independence,
     metropolis,
@@ -57,7 +58,7 @@ from tests.kernels.runs import (
 )
 from tests.kernels.targets import CORRELATED, JOINTS, n_checks, p_values
 
-THRESHOLD = 3.5e-7
+THRESHOLD = 3e-7
 N_CHAINS = 6000
 N_ROUNDS = 3
 RUNNERS = {"python": (in_python, N_CHAINS), "compiled": (compiled, 20_000)}
@@ -86,6 +87,7 @@ def slice_along_axes(rng, state, log_density, widths, max_step_out):
 ALONG_LINE = on_theta(slice_along_line)
 ALONG_AXES = on_theta(slice_along_axes)
 WALK = on_theta(random_walk_metropolis)
+ABOUT_T = on_theta(elliptical_t_slice)
 
 
 def slice_theta(width, max_step_out=0, factor=ONE):
@@ -193,6 +195,16 @@ CASES = [
     ("coordinates", "toy2", [slice_coordinates(0.5, 3.0)]),
     ("coordinates, step out 3", "correlated", [slice_coordinates(0.4, 1.5, max_step_out=3)]),
     ("coordinates", "bounded", [slice_coordinates(0.7)]),
+    ("about t", "toy1", [ABOUT_T(0.3 * np.ones(1), 0.7 * ONE, 3.0)]),
+    ("about t", "toy2", [ABOUT_T(np.array([0.5, -1.0]), CORRELATED, 3.0)]),
+    ("about t", "skewed", [ABOUT_T(2.0 * np.ones(1), 1.5 * ONE, 3.0)]),
+    ("about t, nearly normal", "skewed", [ABOUT_T(np.ones(1), ONE, 30.0)]),
+    ("about t", "bounded", [ABOUT_T(0.6 * np.ones(1), 0.3 * ONE, 3.0)]),
+    ("about t", "two_pieces", [ABOUT_T(0.4 * np.ones(1), 0.5 * ONE, 1.0)]),
+    ("about t", "correlated", [ABOUT_T(np.zeros(2), CORRELATED, 8.0)]),
+    ("about t", "banana", [ABOUT_T(np.array([0.0, 1.0]), TWO, 3.0)]),
+    ("about t", "heavy", [ABOUT_T(np.zeros(1), 2.0 * ONE, 3.0)]),
+    ("about t, narrow", "heavy", [ABOUT_T(np.ones(1), 0.3 * ONE, 8.0)]),
     ("random walk", "toy1", [walk_theta(1.5)]),
     ("random walk", "toy2", [walk_theta(1.0, TWO)]),
     ("random walk", "skewed", [walk_theta(1.5)]),

@@ -28,6 +28,7 @@ METHODS = {
     "SS+SS, stepping out with a limit": lambda: apm.APMSlice(width=0.5, step_out=3),
     "SS+SS, coordinates": lambda: apm.APMSlice(width=4.0, directions="coordinate"),
     "SS+SS, adaptive": lambda: apm.APMSlice(directions="adaptive"),
+    "SS+SS, ellipse": lambda: apm.APMSlice(directions="ellipse"),
     "SS+SS, three updates of theta": lambda: apm.APMSlice(width=4.0, theta_updates=3),
 }
 
@@ -43,6 +44,7 @@ DRAWS = {
     "SS+SS": 4_000,
     "SS+SS, coordinates": 2_000,
     "SS+SS, adaptive": 4_000,
+    "SS+SS, ellipse": 4_000,
 }
 """By how well the method mixes, from an autocorrelation time of about 1000 down to 20."""
 
