@@ -7,6 +7,7 @@ import pytest
 import pymc_apm as apm
 from pymc_apm.adaptive.covariance import FIRST_WINDOW
 from pymc_apm.adaptive.pilot import PILOT_DRAWS, is_over
+from pymc_apm.errors import ModelError
 from tests.steps.models import COMPLETE, STEPS, run, sample, start_chain, toy_gaussian
 
 
@@ -200,6 +201,26 @@ def test_the_width_of_a_slice_finds_the_scale_of_the_posterior(scale, options):
     width = idata.sample_stats["width"].values / scale
     assert 0.5 < width.min() and width.max() < 20.0
     assert idata.sample_stats["n_theta_evals"].values.mean() < 7.0
+
+
+def test_ellipses_are_used_once_there_is_something_to_learn_from():
+    model = toy_gaussian(dim=2)
+    with model:
+        step = apm.APMSlice(directions="ellipse", compile=False)
+    start_chain(step, 9)
+    points, stats = run(step, model.initial_point(), PILOT_DRAWS + FIRST_WINDOW - 1)
+    assert all(stat["width"] != 2 * np.pi for stat in stats)
+    step.stop_tuning()
+    points, stats = run(step, points[-1], 400)
+    assert all(stat["width"] == 2 * np.pi for stat in stats)
+    assert np.mean([stat["n_theta_evals"] for stat in stats]) < 3.0
+    center = step.sampling_state.learnt.covariance.center
+    assert np.abs(center).max() < 1.0 and center.all()
+
+
+def test_a_width_is_refused_where_there_is_no_bracket():
+    with toy_gaussian(dim=2), pytest.raises(ModelError, match="no meaning"):
+        apm.APMSlice(directions="ellipse", width=1.0)
 
 
 @pytest.mark.parametrize("directions", ["random", "coordinate", "adaptive"])
