@@ -8,7 +8,7 @@ made by the functions here from *updates* of u and of theta. ``evaluation`` is w
 ``options`` what the user chose, ``learnt`` what was learnt while tuning and ``tunes`` whether to
 learn. The same closures run in Python and are compiled by Numba; a density is a function of a
 position and an evaluation in both, and ``place`` says where a position is among the values of an
-evaluation. Tuples are joined by ``+``: Numba knows no other way.
+evaluation.
 """
 
 from collections.abc import Callable, Sequence
@@ -99,7 +99,8 @@ def jointly(
             state = State(take(evaluation.values), evaluation.log_density, evaluation)
             theta = propose(rng, state.position[0], options, learnt, number)
             us = propose_u(rng, state.position[1:], options.correlation)
-            state, info = metropolis(rng, state, density, (theta,) + us)  # noqa: RUF005
+            proposal = (theta,) + us  # noqa: RUF005  # Numba knows no other way
+            state, info = metropolis(rng, state, density, proposal)
             n_moved += int(info.accepted)
             accept_rate += info.accept_rate
             cost = plus(cost, info.cost)
@@ -198,7 +199,8 @@ def proposing_u(
     def propose_u(
         rng: np.random.Generator, us: tuple[FloatVector, ...], correlation: float
     ) -> tuple[FloatVector, ...]:
-        return (first(rng, us[0], correlation),) + others(rng, us[1:], correlation)  # noqa: RUF005
+        proposal = (first(rng, us[0], correlation),)
+        return proposal + others(rng, us[1:], correlation)
 
     return propose_u
 
@@ -214,7 +216,7 @@ def taking(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]
     place, others = places[0], taking(places[1:])
 
     def take(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (values[place],) + others(values)  # noqa: RUF005
+        return (values[place],) + others(values)  # noqa: RUF005  # Numba knows no other way
 
     return take
 

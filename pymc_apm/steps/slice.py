@@ -56,8 +56,9 @@ class APMSlice(APMStep):
         in turn; or one in a random direction drawn according to the covariance of the parameters,
         which is learnt while tuning and helps where they are strongly correlated. ``"ellipse"``
         learns their mean too and moves along an ellipse about it, which mixes best where the
-        posterior is not too far from normal; until there is something to learn from it moves along
-        lines.
+        posterior is not too far from normal and the estimate not very noisy: with u clamped the
+        parameters must be free to move about it. Until there is something to learn from it moves
+        along lines.
     theta_updates : int
         How many updates of the parameters to make for each update of u.
     u : variable, str or list of these, optional

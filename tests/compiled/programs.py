@@ -234,6 +234,7 @@ STEPS: dict[str, Step] = {
     "SS+SS / again": lambda **k: apm.APMSlice(thin=2, step_out=3, width=1.0, **k),
     "SS+SS / other directions": lambda **k: apm.APMSlice(directions="coordinate", **k),
     "SS+SS / stepping out": lambda **k: apm.APMSlice(step_out=True, **k),
+    "SS+ellipse": lambda **k: apm.APMSlice(directions="ellipse", **k),
     "MI+SS": lambda **k: apm.APMSlice(u_update="independence", **k),
     "-+SS": lambda **k: apm.APMSlice(u_update=None, **k),
     "SS+MH": lambda **k: apm.APMMetropolis(**k),

@@ -179,7 +179,9 @@ def heavy() -> Joint:
         tail = 1.0 / (root * (root + np.abs(theta)))  # the smaller one of the two
         return -np.sign(theta) * special.ndtri(tail)
 
-    shift = lambda theta: np.arctan(theta[:, 0])  # noqa: E731
+    def shift(theta):
+        return np.arctan(theta[:, 0])
+
     return gaussian_u("heavy", 1, from_normal, to_normal, shift, log_estimate_of_heavy)
 
 
