@@ -45,6 +45,8 @@ NAIVE_LIMIT = 100_000
 METHODS: dict[str, Callable[[], Any]] = {
     "PM MH": lambda: apm.PseudoMarginalMH(scaling=STEP_SIZE),
     "correlated PM": lambda: apm.PseudoMarginalMH(scaling=STEP_SIZE, correlation=0.9),
+    "correlated PM auto": lambda: apm.PseudoMarginalMH(scaling=STEP_SIZE, correlation="auto"),
+    "block PM": lambda: apm.PseudoMarginalMH(scaling=STEP_SIZE, blocks=DIM),
     "MI+MH": lambda: apm.APMMetropolis(u_update="independence", scaling=STEP_SIZE),
     "SS+MH": lambda: apm.APMMetropolis(u_update="slice", scaling=STEP_SIZE),
     "MI+SS": lambda: apm.APMSlice(u_update="independence", width=WIDTH),

@@ -338,7 +338,8 @@ BAD_OPTIONS = [
         ],
     ),
     (apm.APMMetropolis, "target_accept", [0.0, 1.0, np.nan, (0.3, 0.1), (0.1, 0.2, 0.3), (), "x"]),
-    (apm.PseudoMarginalMH, "correlation", [1.0, -0.1, 2.0, np.nan, "high"]),
+    (apm.PseudoMarginalMH, "correlation", [1.0, -0.1, 2.0, np.nan, "high", "Auto", None]),
+    (apm.PseudoMarginalMH, "blocks", [0, -1, 1.5, "2", None, 10_000]),
     (apm.PseudoMarginalMH, "scaling", [-1.0]),
     (apm.PseudoMarginalMH, "covariance", [np.eye(3)]),
 ]
@@ -351,6 +352,12 @@ BAD_OPTIONS = [
 def test_an_option_that_makes_no_sense_is_an_error_that_names_it(normal, make_step, option, value):
     with normal, pytest.raises(ModelError, match=option):
         make_step(compile_kwargs=PYTHON, **{option: value})
+
+
+@pytest.mark.parametrize("correlation", [0.5, "auto"])
+def test_blocks_and_a_correlation_together_are_an_error(normal, correlation):
+    with normal, pytest.raises(ModelError, match=r"blocks=2 and correlation=.* cannot be combined"):
+        apm.PseudoMarginalMH(blocks=2, correlation=correlation, compile_kwargs=PYTHON)
 
 
 @pytest.mark.parametrize("make_step", [apm.APMSlice, apm.APMEllipticalU])

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_apm.adaptive.correlation import Correlation, freeze_correlation, start_correlation
 from pymc_apm.adaptive.covariance import Covariance, learn_covariance, start_covariance
 from pymc_apm.adaptive.pilot import (
     Pilot,
@@ -35,9 +36,7 @@ class WalkOptions(NamedTuple):
         As for :func:`~pymc_apm.adaptive.tuning.tune_scale`.
     default_scaling : float
         The scale to start with where a covariance has been learnt.
-    correlation : float
-        Of a joint proposal of u with the u at hand.
-    tunes_scale, learns_covariance, has_pilot : bool
+    tunes_correlation, tunes_scale, learns_covariance, has_pilot : bool
         What to learn while tuning.
     """
 
@@ -46,24 +45,32 @@ class WalkOptions(NamedTuple):
     discrete: NDArray[np.bool_] | None
     target_accept: tuple[float, float]
     default_scaling: float
-    correlation: float
+    tunes_correlation: bool
     tunes_scale: bool
     learns_covariance: bool
     has_pilot: bool
 
 
 class WalkLearnt(NamedTuple):
-    """What is learnt while tuning."""
+    """What is learnt while tuning.
+
+    The correlation is that of a joint proposal of u with the u at hand; others have no use for it.
+    """
 
     pilot: Pilot
     covariance: Covariance
     scale: Scale
+    correlation: Correlation
 
 
-def start_walk(cholesky: FloatVector, scaling: float) -> WalkLearnt:
-    """Start with a covariance and a scale, as the user gave them or to learn better ones."""
-    scale = Scale(scaling, 0, 0.0, 0.0)
-    return WalkLearnt(start_pilot(len(cholesky)), start_covariance(cholesky), scale)
+def start_walk(cholesky: FloatVector, scaling: float, correlation: float = 0.0) -> WalkLearnt:
+    """Start with what the user gave, or with values to learn better ones from."""
+    return WalkLearnt(
+        start_pilot(len(cholesky)),
+        start_covariance(cholesky),
+        Scale(scaling, 0, 0.0, 0.0),
+        start_correlation(correlation),
+    )
 
 
 def n_proposals(options: WalkOptions, dim: int) -> int:
@@ -101,7 +108,8 @@ def update_by_walk(
         state, pilot, report = update_in_pilot(rng, state, log_density, pilot)
         if is_over(pilot):
             covariance = covariance_of_pilot(pilot)
-        return state, WalkLearnt(pilot, covariance, scale), _with_scale(report, scale.scaling)
+        learnt = WalkLearnt(pilot, covariance, scale, learnt.correlation)
+        return state, learnt, _with_scale(report, scale.scaling)
     n_updates = n_proposals(options, state.position.size)
     n_moved, accept_rate, cost = 0, 0.0, FREE
     for number in range(n_updates):
@@ -113,7 +121,7 @@ def update_by_walk(
     report = theta_report(cost, n_updates, n_moved, accept_rate, scale.scaling)
     if tunes and options.tunes_scale:
         scale = tune_scale(scale, accept_rate / n_updates, options.target_accept)
-    return state, WalkLearnt(pilot, covariance, scale), report
+    return state, WalkLearnt(pilot, covariance, scale, learnt.correlation), report
 
 
 def learn_walk(options: WalkOptions, learnt: WalkLearnt, theta: FloatVector) -> WalkLearnt:
@@ -123,15 +131,17 @@ def learn_walk(options: WalkOptions, learnt: WalkLearnt, theta: FloatVector) -> 
         return learnt
     covariance, changed = learn_covariance(learnt.covariance, theta, False)
     scale = Scale(options.default_scaling, 0, 0.0, 0.0) if changed else learnt.scale
-    return WalkLearnt(learnt.pilot, covariance, scale)
+    return WalkLearnt(learnt.pilot, covariance, scale, learnt.correlation)
 
 
 def freeze_walk(options: WalkOptions, learnt: WalkLearnt) -> WalkLearnt:
     """Return what to use after tuning."""
-    if not options.tunes_scale:
-        return learnt
-    scale = freeze_scale(learnt.scale, options.target_accept)
-    return WalkLearnt(learnt.pilot, learnt.covariance, scale)
+    scale, correlation = learnt.scale, learnt.correlation
+    if options.tunes_scale:
+        scale = freeze_scale(scale, options.target_accept)
+    if options.tunes_correlation:
+        correlation = freeze_correlation(correlation)
+    return WalkLearnt(learnt.pilot, learnt.covariance, scale, correlation)
 
 
 def _with_scale(report: Report, scale: float) -> Report:
@@ -149,4 +159,5 @@ def _with_scale(report: Report, scale: float) -> Report:
         report.n_u_updates,
         report.n_u_moved,
         report.u_accept_rate,
+        report.correlation,
     )

@@ -22,6 +22,8 @@ class Report(NamedTuple):
         The lengths of the brackets, or the scales of the random walk, of each round.
     n_u_updates, n_u_moved, u_accept_rate
         The same for the randomness.
+    correlation
+        The correlations with which u was proposed, of each update of it.
     """
 
     n_evals: float
@@ -36,9 +38,10 @@ class Report(NamedTuple):
     n_u_updates: float
     n_u_moved: float
     u_accept_rate: float
+    correlation: float
 
 
-NOTHING = Report(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+NOTHING = Report(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 """Nothing has happened yet."""
 
 
@@ -59,11 +62,14 @@ def theta_report(
         0.0,
         0.0,
         0.0,
+        0.0,
     )
 
 
-def u_report(cost: Cost, n_updates: int, n_moved: int, accept_rate: float) -> Report:
-    """Report updates of the randomness."""
+def u_report(
+    cost: Cost, n_updates: int, n_moved: int, accept_rate: float, correlation: float = 0.0
+) -> Report:
+    """Report updates of the randomness, all with the same correlation."""
     return Report(
         float(cost.n_evals),
         float(cost.n_theta_evals),
@@ -77,6 +83,7 @@ def u_report(cost: Cost, n_updates: int, n_moved: int, accept_rate: float) -> Re
         float(n_updates),
         float(n_moved),
         accept_rate,
+        n_updates * correlation,
     )
 
 
@@ -95,4 +102,5 @@ def combined(report: Report, other: Report) -> Report:
         report.n_u_updates + other.n_u_updates,
         report.n_u_moved + other.n_u_moved,
         report.u_accept_rate + other.u_accept_rate,
+        report.correlation + other.correlation,
     )

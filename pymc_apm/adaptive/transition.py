@@ -98,7 +98,7 @@ def jointly(
             evaluation = settle(rng, evaluation)
             state = State(take(evaluation.values), evaluation.log_density, evaluation)
             theta = propose(rng, state.position[0], options, learnt, number)
-            us = propose_u(rng, state.position[1:], options.correlation)
+            us = propose_u(rng, state.position[1:], learnt.correlation.value)
             proposal = (theta,) + us  # noqa: RUF005  # Numba knows no other way
             state, info = metropolis(rng, state, density, proposal)
             n_moved += int(info.accepted)
@@ -107,7 +107,7 @@ def jointly(
             evaluation = state.memo
         report = combined(
             theta_report(cost, n_updates, n_moved, accept_rate, learnt.scale.scaling),
-            u_report(FREE, n_updates, n_moved, accept_rate),
+            u_report(FREE, n_updates, n_moved, accept_rate, learnt.correlation.value),
         )
         return evaluation, learnt, report
 
@@ -189,7 +189,7 @@ def settled(rng: np.random.Generator, evaluation: Evaluation) -> Evaluation:
 
 
 def proposing_u(
-    proposals: Sequence[Callable[[np.random.Generator, FloatVector, float], FloatVector]],
+    proposals: Sequence[Callable[..., FloatVector]],
 ) -> Callable[..., tuple[FloatVector, ...]]:
     """Make a joint proposal of several u from a proposal for each."""
     if not proposals:

@@ -14,7 +14,7 @@ from numba.extending import overload, register_jitable
 from pymc_apm import types
 from pymc_apm.adaptive import covariance
 from pymc_apm.compiled.parts import PartCompiler
-from pymc_apm.kernels import draws, elliptical, linear, normal, reflective, slice
+from pymc_apm.kernels import blocks, draws, elliptical, linear, normal, reflective, slice
 
 PRIMITIVES = (
     types.cost_of,
@@ -22,6 +22,7 @@ PRIMITIVES = (
     linear.length,
     linear.solved,
     draws.draw_normal,
+    blocks.with_columns,
     slice.line,
     elliptical.ellipse,
     reflective.reflected_line,
@@ -92,6 +93,17 @@ def _draw_normal(rng: Any, size: Any) -> Any:
         return numbers
 
     return draw_normal
+
+
+@overload(blocks.with_columns, jit_options=_inlined)
+def _with_columns(u: Any, numbers: Any, row: Any, first: Any, last: Any) -> Any:
+    def with_columns(u: Any, numbers: Any, row: Any, first: Any, last: Any) -> Any:
+        result, width = u.copy(), last - first
+        for i in range(numbers.size):
+            result[i // width * row + first + i % width] = numbers[i]
+        return result
+
+    return with_columns
 
 
 @overload(slice.line, jit_options=_inlined)

@@ -12,6 +12,7 @@ Nothing here knows what a model is: the kernels import numpy and scipy only, edi
 inputs and draw all randomness from the generator they are given.
 """
 
+from pymc_apm.kernels.blocks import refresh_block
 from pymc_apm.kernels.elliptical import elliptical_slice
 from pymc_apm.kernels.elliptical_t import elliptical_t_slice
 from pymc_apm.kernels.exchange import ExchangeInfo, exchange
@@ -55,4 +56,5 @@ __all__ = [
     "random_walk_metropolis",
     "reflect",
     "reflective_slice",
+    "refresh_block",
 ]

@@ -1,6 +1,7 @@
 """The options of steps that propose parameters by a random walk, and what they learn."""
 
 import math
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,7 +30,7 @@ class WalksRandomly:
         target_accept: float | tuple[float, float],
         directions: str,
         theta_updates: int = 1,
-        correlation: float = 0.0,
+        correlation: float | Literal["auto"] = 0.0,
         has_pilot: bool = True,
     ) -> None:
         """Take the user's options; a pilot of slices needs a log density."""
@@ -37,6 +38,7 @@ class WalksRandomly:
         one_of(f"directions of {name}", directions, "all", "coordinate")
         self.layout = layout
         self.directions = directions
+        self.first_correlation = 0.0 if correlation == "auto" else correlation
         self.scaling = None if scaling is None else positive_number(f"scaling of {name}", scaling)
         self.fixed_cholesky = (
             None
@@ -51,7 +53,7 @@ class WalksRandomly:
             discrete=layout.discrete if is_discrete else None,
             target_accept=acceptance(f"target_accept of {name}", target_accept),
             default_scaling=self.default_scaling(),
-            correlation=correlation,
+            tunes_correlation=correlation == "auto",
             tunes_scale=self.scaling is None,
             learns_covariance=learns_covariance,
             # There are no slices of integers.
@@ -64,11 +66,13 @@ class WalksRandomly:
         return self.optimal_scaling / math.sqrt(n_together)
 
     def start(self) -> WalkLearnt:
-        """Return the covariance and the scale to start with."""
+        """Return the covariance, the scale and the correlation to start with."""
         cholesky = np.eye(self.layout.size) if self.fixed_cholesky is None else self.fixed_cholesky
         scaling = self.first_scaling * self.default_scaling()
-        return start_walk(cholesky, scaling if self.scaling is None else self.scaling)
+        return start_walk(
+            cholesky, scaling if self.scaling is None else self.scaling, self.first_correlation
+        )
 
     def freeze(self, learnt: WalkLearnt) -> WalkLearnt:
-        """Return the covariance and the scale to use after tuning."""
+        """Return the covariance, the scale and the correlation to use after tuning."""
         return freeze_walk(self.options, learnt)

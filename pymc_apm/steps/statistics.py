@@ -38,6 +38,7 @@ U_ACCEPTED = Statistic(np.float64, lambda report: _share(report.n_u_moved, repor
 U_ACCEPT_RATE = Statistic(
     np.float64, lambda report: _share(report.u_accept_rate, report.n_u_updates)
 )
+CORRELATION = Statistic(np.float64, lambda report: _share(report.correlation, report.n_u_updates))
 
 COSTS = {
     "n_evals": N_EVALS,

@@ -246,6 +246,13 @@ STEPS: dict[str, Step] = {
     "correlated PM": lambda **k: apm.PseudoMarginalMH(correlation=0.5, **k),
     "correlated PM / other": lambda **k: apm.PseudoMarginalMH(correlation=0.9, **k),
     "correlated PM, scaling": lambda **k: apm.PseudoMarginalMH(correlation=0.5, scaling=0.3, **k),
+    "correlated PM, auto": lambda **k: apm.PseudoMarginalMH(correlation="auto", **k),
+    "correlated PM, auto / scaling": lambda **k: apm.PseudoMarginalMH(
+        correlation="auto", scaling=0.3, **k
+    ),
+    "block PM": lambda **k: apm.PseudoMarginalMH(blocks=2, **k),
+    "block PM of 3": lambda **k: apm.PseudoMarginalMH(blocks=3, **k),
+    "block PM, scaling": lambda **k: apm.PseudoMarginalMH(blocks=2, scaling=0.3, **k),
     "u alone": lambda **k: apm.APMIndependenceU(**k),
     "elliptical u": lambda **k: apm.APMEllipticalU(**k),
 }

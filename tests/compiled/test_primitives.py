@@ -8,7 +8,7 @@ from scipy import special
 from pymc_apm import types
 from pymc_apm.adaptive import covariance
 from pymc_apm.compiled.primitives import PRIMITIVES
-from pymc_apm.kernels import draws, elliptical, linear, normal, reflective, slice
+from pymc_apm.kernels import blocks, draws, elliptical, linear, normal, reflective, slice
 
 N_INPUTS = 30
 
@@ -19,6 +19,13 @@ def scatter(rng, dim, n_draws):
 
 def path_inputs(rng, dim):
     return rng.random(dim), rng.standard_normal(dim), 3.0 * rng.standard_normal()
+
+
+def column_inputs(rng, dim):
+    row = dim + 1
+    first = int(rng.integers(row))
+    last = int(rng.integers(first, row + 1))
+    return rng.random(3 * row), rng.random(3 * (last - first)), row, first, last
 
 
 def cholesky_inputs(rng, dim):
@@ -43,6 +50,7 @@ INPUTS = {
     ),
     linear.length: lambda rng, dim: (rng.standard_normal(dim),),
     draws.draw_normal: lambda rng, dim: (rng.spawn(1)[0], dim),
+    blocks.with_columns: column_inputs,
     slice.line: path_inputs,
     elliptical.ellipse: path_inputs,
     reflective.reflected_line: path_inputs,

@@ -33,6 +33,10 @@ OPTIONS = {
     "SS+MH theta_updates": lambda **k: apm.APMMetropolis(theta_updates=2, **k),
     "PM MH scaling": lambda **k: apm.PseudoMarginalMH(scaling=0.1, **k),
     "correlated PM scaling": lambda **k: apm.PseudoMarginalMH(correlation=0.99, scaling=0.1, **k),
+    "correlated PM auto scaling": lambda **k: apm.PseudoMarginalMH(
+        correlation="auto", scaling=0.1, **k
+    ),
+    "block PM scaling": lambda **k: apm.PseudoMarginalMH(blocks=3, scaling=0.1, **k),
 }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pymc_apm.adaptive.all_u import all_u_together, proposing_a_block
 from pymc_apm.adaptive.pilot import update_along_axes
 from pymc_apm.adaptive.random_walk import WalkOptions, learn_walk, start_walk, update_by_walk
 from pymc_apm.adaptive.slice import SliceOptions, learn_slice, start_slice, update_by_slice
@@ -140,6 +141,25 @@ JOINT_CORRELATED_NORMAL = joint_proposal(correlated_normal)
 JOINT_CORRELATED_UNIFORM = joint_proposal(correlated_uniform)
 
 
+def joint_proposal_of_a_block(draw, n_u, n_blocks=2):
+    propose_u = proposing_a_block([draw], [n_u], n_blocks)
+    return on_both(jointly(propose_u, along_both, [THETA, U], settled))
+
+
+BLOCK_OF_NORMAL = joint_proposal_of_a_block(draw_normal, 2)
+BLOCK_OF_UNIFORM = joint_proposal_of_a_block(draw_uniform, 2)
+SOMETIMES_NO_BLOCK = joint_proposal_of_a_block(draw_normal, 1)
+
+
+def clamped_proposal(propose_u):
+    update = on_both(all_u_together(propose_u, along_u, [U], settled))
+    return lambda *arguments: update(*arguments)._replace(moves=frozenset({"u"}))
+
+
+CLAMPED_CORRELATED_NORMAL = clamped_proposal(proposing_u([correlated_normal]))
+CLAMPED_BLOCK_OF_UNIFORM = clamped_proposal(proposing_a_block([draw_uniform], [2], 2))
+
+
 def u_and_theta(kernel, update_theta, learn):
     update_u = updating_u(kernel, along_u, U)
     return on_both(u_then_theta(update_u, update_theta, learn, along_theta, THETA))
@@ -156,10 +176,8 @@ def sliced(factor, *widths, is_coordinate=False, max_step_out=0, length=0.0):
 
 
 def walked(factor, scaling, is_coordinate=False, correlation=0.9):
-    options = WalkOptions(
-        *(is_coordinate, 2, None, (0.3, 0.3), 1.0, correlation), False, False, False
-    )
-    return options, start_walk(factor, scaling)
+    options = WalkOptions(*(is_coordinate, 2, None, (0.3, 0.3), 1.0), False, False, False, False)
+    return options, start_walk(factor, scaling, correlation)
 
 
 STEP_OUT = [
@@ -253,6 +271,16 @@ CASES = [
         [JOINT_CORRELATED_NORMAL(*walked(TWO, 1.0, is_coordinate=True))],
     ),
     ("pseudo-marginal, correlated", "tilted2", [JOINT_CORRELATED_UNIFORM(*walked(ONE, 1.0))]),
+    ("pseudo-marginal, blocks", "toy2", 2 * [BLOCK_OF_NORMAL(*walked(TWO, 0.6))]),
+    ("pseudo-marginal, blocks", "tilted2", 2 * [BLOCK_OF_UNIFORM(*walked(ONE, 1.0))]),
+    ("pseudo-marginal, empty blocks", "skewed", 2 * [SOMETIMES_NO_BLOCK(*walked(ONE, 1.0))]),
+    (
+        "pseudo-marginal, blocks, coordinates",
+        "toy2",
+        [BLOCK_OF_NORMAL(*walked(TWO, 1.0, is_coordinate=True))],
+    ),
+    ("all u, correlated", "toy2", [CLAMPED_CORRELATED_NORMAL(*walked(TWO, 1.0))]),
+    ("all u, blocks", "tilted2", [CLAMPED_BLOCK_OF_UNIFORM(*walked(ONE, 1.0))]),
     ("MI+MH", "toy2", [INDEPENDENT_NORMAL, walk_theta(0.8, TWO)]),
     ("MI+SS", "powers", [INDEPENDENT_UNIFORM, slice_theta(2.0)]),
     ("ESS+MH", "skewed", [ELLIPSE, walk_theta(1.0)]),

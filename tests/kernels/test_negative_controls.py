@@ -18,7 +18,9 @@ from pymc_apm.kernels import (
     random_direction,
     random_walk,
     random_walk_metropolis,
+    refresh_block,
 )
+from pymc_apm.kernels.blocks import choose_block
 from pymc_apm.kernels.draws import draw_normal
 from pymc_apm.kernels.elliptical import ellipse
 from pymc_apm.kernels.linear import length
@@ -314,6 +316,44 @@ def quantile_by_symmetry(p):
     return -normal_quantile(1.0 - p)
 
 
+def refreshing(choose, draw):
+    """Refresh one of the numbers of u, which ``choose(rng, u)`` chooses."""
+
+    def kernel(rng, state, log_density):
+        block = choose(rng, state.position)
+        n_blocks = state.position.size
+        proposal = refresh_block(rng, state.position, draw, n_blocks, n_blocks, block)
+        return metropolis(rng, state, log_density, proposal)
+
+    return kernel
+
+
+def at_random(rng, u):
+    return choose_block(rng, u.size)
+
+
+def largest(rng, u):
+    return int(np.argmax(np.abs(u)))
+
+
+def correlated_by(choose):
+    """A correlated move whose correlation ``choose(u)`` chooses."""
+
+    def kernel(rng, state, log_density):
+        proposal = correlated_normal(rng, state.position, choose(state.position))
+        return metropolis(rng, state, log_density, proposal)
+
+    return kernel
+
+
+def by_the_position(u):
+    return 0.9 if u[0] > 0.0 else 0.1
+
+
+def always_half(u):
+    return 0.5
+
+
 CLIPPED = on_u(slice_along(clipped_line))()
 ROUNDED = on_theta(step_out(split_by_rounding))(0.4, 3)
 
@@ -351,6 +391,9 @@ BROKEN = {
         "toy2",
         on_theta(about_t_with(right_exponent, scale_without_the_dimension))(),
     ),
+    "block of the largest number": ("toy2", on_u(refreshing(largest, draw_normal))()),
+    "block of the wrong distribution": ("toy2", on_u(refreshing(at_random, twice_as_long))()),
+    "correlation depends on u": ("toy2", on_u(correlated_by(by_the_position))()),
     "prior counted twice": ("toy1", on_u(prior_counted_twice)()),
     "direction depends on the position": (
         "correlated",
@@ -369,6 +412,7 @@ COMPILED = [
     "proposals over the current position",
     "direction of the wrong norm",
     "quantile too large",
+    "block of the largest number",
 ]
 """Mistakes that are compiled too: it takes some seconds each."""
 
@@ -384,6 +428,8 @@ RIGHT = {
     ),
     "about t": ("toy2", on_theta(about_t_with(right_exponent, scale_given_the_position))()),
     "quantile by symmetry": ("tilted2", on_u(copula_with(quantile_by_symmetry))()),
+    "block at random": ("toy2", on_u(refreshing(at_random, draw_normal))()),
+    "correlation does not depend on u": ("toy2", on_u(correlated_by(always_half))()),
     "u not refreshed": ("toy1", INDEPENDENT_NORMAL),
     "value replaced": ("toy2", walk_theta(1.0, TWO), 12),
 }

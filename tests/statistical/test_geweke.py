@@ -73,6 +73,7 @@ def normal_scale(kind):
 METHODS = {
     "PM MH": lambda theta: apm.PseudoMarginalMH(theta, scaling=1.0),
     "correlated PM": lambda theta: apm.PseudoMarginalMH(theta, correlation=0.8, scaling=1.0),
+    "block PM": lambda theta: apm.PseudoMarginalMH(theta, blocks=2, scaling=1.0),
     "MI+MH": lambda theta: apm.APMMetropolis(theta, u_update="independence"),
     "SS+MH": lambda theta: apm.APMMetropolis(theta),
     "MI+SS": lambda theta: apm.APMSlice(theta, u_update="independence"),

@@ -19,6 +19,8 @@ METHODS = {
     "PM MH": lambda: apm.PseudoMarginalMH(scaling=0.5),
     "PM MH, coordinates": lambda: apm.PseudoMarginalMH(scaling=0.5, directions="coordinate"),
     "correlated PM": lambda: apm.PseudoMarginalMH(correlation=0.95, scaling=0.5),
+    "correlated PM, auto": lambda: apm.PseudoMarginalMH(correlation="auto", scaling=0.5),
+    "block PM": lambda: apm.PseudoMarginalMH(blocks=3, scaling=0.5),
     "MI+MH": lambda: apm.APMMetropolis(u_update="independence", scaling=0.85),
     "SS+MH": lambda: apm.APMMetropolis(scaling=0.85),
     "SS+MH, coordinates": lambda: apm.APMMetropolis(scaling=0.85, directions="coordinate"),
@@ -38,6 +40,8 @@ EVALUATIONS = {"PM MH": 1.0, "MI+MH": 2.0, "MI+SS": 3.03, "SS+MH": 4.18, "SS+SS"
 DRAWS = {
     "PM MH": 15_000,
     "correlated PM": 10_000,
+    "correlated PM, auto": 10_000,
+    "block PM": 10_000,
     "MI+MH": 8_000,
     "MI+SS": 8_000,
     "SS+MH": 4_000,

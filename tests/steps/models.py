@@ -61,6 +61,8 @@ STEPS: dict[str, Callable[..., Any]] = {
     "PM MH": lambda **k: apm.PseudoMarginalMH(**k),
     "PM MH coordinate": lambda **k: apm.PseudoMarginalMH(directions="coordinate", **k),
     "correlated PM": lambda **k: apm.PseudoMarginalMH(correlation=0.9, **k),
+    "correlated PM auto": lambda **k: apm.PseudoMarginalMH(correlation="auto", **k),
+    "block PM": lambda **k: apm.PseudoMarginalMH(blocks=2, **k),
     "SS+SS": lambda **k: apm.APMSlice(**k),
     "SS+SS stepping out": lambda **k: apm.APMSlice(step_out=True, **k),
     "SS+SS coordinate": lambda **k: apm.APMSlice(directions="coordinate", **k),

@@ -5,10 +5,21 @@ import pymc as pm
 import pytest
 
 import pymc_apm as apm
+from pymc_apm.adaptive.correlation import TARGET_SD
 from pymc_apm.adaptive.covariance import FIRST_WINDOW
 from pymc_apm.adaptive.pilot import PILOT_DRAWS, is_over
 from pymc_apm.errors import ModelError
-from tests.steps.models import COMPLETE, STEPS, run, sample, start_chain, toy_gaussian
+from pymc_apm.kernels import correlated_normal
+from tests.steps.models import (
+    COMPLETE,
+    STEPS,
+    declare_normal,
+    recompute_log_estimate,
+    run,
+    sample,
+    start_chain,
+    toy_gaussian,
+)
 
 
 def stretched_toy(transform: np.ndarray) -> pm.Model:
@@ -50,6 +61,8 @@ def test_nothing_is_learnt_after_tuning(name):
     assert step.tune is False
     if "scaling" in stats[0]:
         assert len({stat["scaling"] for stat in stats}) == 1
+    if "correlation" in stats[0]:
+        assert len({stat["correlation"] for stat in stats}) == 1
     if name == "SS+SS coordinate":
         assert len({stat["width"] for stat in stats}) == 1
     start_chain(step, 1)
@@ -67,7 +80,7 @@ def test_sampling_without_tuning_works_and_learns_nothing(name):
     idata = sample(model, step, tune=0, draws=150)
     assert idata.posterior["theta"].shape == (2, 150, 2)
     assert learnt(step) == at_start
-    for stat in {"scaling", "width"} & set(idata.sample_stats.data_vars):
+    for stat in {"scaling", "width", "correlation"} & set(idata.sample_stats.data_vars):
         assert np.ptp(idata.sample_stats[stat].values) < 1e-12
 
 
@@ -186,6 +199,152 @@ def test_parameters_a_million_times_as_wide_as_others_are_explored_after_default
     spread = idata.posterior["theta"].values.std(axis=1) / scales
     assert (spread > 0.7).all()
     assert (spread < 1.4).all()
+
+
+# The correlation of u
+
+
+def noisy_estimate(sd: float, kind: str = "normal") -> pm.Model:
+    """Build a model whose log-estimate is normal, with the same sd whatever theta is."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", shape=2)
+        u = declare_normal("u", (3, 4), kind)
+        v = apm.StandardNormal("v")
+        noise = (u.sum() + v) / np.sqrt(13.0)
+        apm.Potential("log_lik", -(theta**2).sum() + sd * noise - 0.5 * sd**2)
+    return model
+
+
+def random_effects() -> pm.Model:
+    """Build a model whose log-estimate is that of importance sampling in 40 groups."""
+    counts = np.random.default_rng(13).poisson(3.0, size=40)
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        u = apm.StandardNormal("u", shape=(8, 40))
+        log_weights = pm.logp(pm.Poisson.dist(pm.math.exp(mu + u)), counts)
+        apm.Potential("log_lik", apm.estimators.log_mean_exp(log_weights, axis=0))
+    return model
+
+
+def learn_correlation(model, n_tune=1500, **options):
+    with model:
+        step = apm.PseudoMarginalMH(correlation="auto", compile=False, **options)
+    start_chain(step, 11)
+    points, stats = run(step, model.initial_point(), n_tune)
+    step.stop_tuning()
+    return step, points[-1], stats
+
+
+@pytest.mark.parametrize("options", [{}, {"scaling": 0.5}, {"directions": "coordinate"}])
+@pytest.mark.parametrize(("sd", "kind"), [(2.0, "normal"), (5.0, "normal"), (5.0, "uniform")])
+def test_the_correlation_is_tuned_to_the_sd_of_the_log_ratio(sd, kind, options):
+    step, _, stats = learn_correlation(noisy_estimate(sd, kind), **options)
+    correlation = step.learnt.correlation.value
+    assert sd * np.sqrt(2.0 * (1.0 - correlation)) == pytest.approx(TARGET_SD, rel=0.15)
+    assert np.mean([stat["u_accepted"] for stat in stats[300:]]) == pytest.approx(0.55, abs=0.07)
+    assert len({stat["correlation"] for stat in stats}) > 1000
+
+
+def test_log_ratios_at_the_correlation_that_was_learnt_have_the_target_sd():
+    """Measured on proposals of u, from draws after tuning, of an estimate that is not normal."""
+    model = random_effects()
+    step, point, _ = learn_correlation(model)
+    correlation = step.learnt.correlation.value
+    assert 0.3 < correlation < 1.0
+    log_estimate = recompute_log_estimate(model)
+    rng, ratios = np.random.default_rng(12), []
+    for _ in range(400):
+        point, (stats,) = step.step(point)
+        here = step.u["u"].copy()
+        step.u = {"u": correlated_normal(rng, here.ravel(), correlation).reshape(here.shape)}
+        ratios.append(log_estimate(point) - stats["log_estimate"])
+        step.u = {"u": here}
+    assert np.std(ratios) == pytest.approx(TARGET_SD, rel=0.25)
+
+
+@pytest.mark.parametrize(("options", "constant"), [({}, 2.56), ({"scaling": 0.5}, None)])
+def test_the_correlation_is_zero_where_the_estimate_is_precise(options, constant):
+    step, point, _ = learn_correlation(noisy_estimate(0.5), **options)
+    _, stats = run(step, point, 50)
+    assert {stat["correlation"] for stat in stats} == {0.0}
+    scaling = 0.5 if constant is None else constant / np.sqrt(2)
+    assert np.allclose([stat["scaling"] for stat in stats], scaling)
+
+
+def test_the_scale_goes_with_the_correlation_that_was_learnt():
+    step, point, _ = learn_correlation(noisy_estimate(3.0))
+    _, stats = run(step, point, 50)
+    assert np.allclose([stat["scaling"] for stat in stats], 2.38 / np.sqrt(2))
+    assert {stat["correlation"] for stat in stats} == {step.learnt.correlation.value}
+    assert {stat["n_evals"] for stat in stats} == {1}
+
+
+def test_the_correlation_is_learnt_from_the_estimate_where_the_scale_is_from_an_approximation():
+    with pm.Model() as model:
+        theta = pm.Normal("theta", shape=2)
+        u = apm.StandardNormal("u")
+        approximation = -(theta**2).sum()
+        apm.Potential("log_lik", approximation + 4.0 * u - 8.0, approximation=approximation)
+    step, _, stats = learn_correlation(model, tune_on="approximation")
+    sd_of_ratio = 4.0 * np.sqrt(2.0 * (1.0 - step.learnt.correlation.value))
+    assert sd_of_ratio == pytest.approx(TARGET_SD, rel=0.2)
+    assert 0.4 < np.mean([stat["u_accepted"] for stat in stats]) < 0.7
+
+
+def test_a_correlation_that_is_given_is_recorded_and_stays_as_it_is():
+    model = noisy_estimate(1.0)
+    with model:
+        step = apm.PseudoMarginalMH(correlation=0.9, compile=False)
+    start_chain(step, 14)
+    points, stats = run(step, model.initial_point(), 100)
+    assert {stat["correlation"] for stat in stats} == {0.0}  # fresh u is proposed while tuning
+    step.stop_tuning()
+    assert {stat["correlation"] for stat in run(step, points[-1], 20)[1]} == {0.9}
+
+
+# Blocks of u
+
+
+@pytest.mark.parametrize("scaling", [None, 0.5])
+def test_a_proposal_refreshes_one_block_of_each_u(scaling):
+    """Columns of a matrix that has as many, and neighbours in the flat vector of others."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        u = apm.StandardNormal("u", shape=(2, 6))
+        v = apm.StandardUniform("v", shape=(3, 2))
+        w = apm.StandardNormal("w")
+        apm.Potential("log_lik", -(theta**2) + 0.01 * (u.sum() + v.sum() + w))
+        step = apm.PseudoMarginalMH(blocks=3, scaling=scaling, compile=False)
+    start_chain(step, 15)
+    point, seen = model.initial_point(), set()
+    for number in range(120):
+        if number == 60:
+            step.stop_tuning()
+        before = {name: value.copy() for name, value in step.u.items()}
+        point, (stats,) = step.step(point)
+        changed = {name: before[name] != value for name, value in step.u.items()}
+        if not stats["u_accepted"]:
+            assert not any(value.any() for value in changed.values())
+            continue
+        (block,) = set(np.flatnonzero(changed["u"].any(axis=0)) // 2)
+        seen.add(int(block))
+        np.testing.assert_array_equal(changed["u"], np.tile(np.arange(6) // 2 == block, (2, 1)))
+        np.testing.assert_array_equal(changed["v"].ravel(), np.arange(6) // 2 == block)
+        assert changed["w"] == (block == 0)
+    assert seen == {0, 1, 2}
+
+
+def test_one_block_is_the_plain_method():
+    model = toy_gaussian(dim=2)
+    with model:
+        steps = [apm.PseudoMarginalMH(compile=False), apm.PseudoMarginalMH(blocks=1, compile=False)]
+    draws = []
+    for step in steps:
+        start_chain(step, 16)
+        points, _ = run(step, model.initial_point(), 100)
+        step.stop_tuning()
+        draws.append(run(step, points[-1], 50)[0])
+    assert all(np.array_equal(a["theta"], b["theta"]) for a, b in zip(*draws, strict=True))
 
 
 # Slices

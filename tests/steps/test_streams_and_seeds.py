@@ -8,6 +8,7 @@ import pymc as pm
 import pytest
 
 import pymc_apm as apm
+from pymc_apm.adaptive.correlation import TARGET_SD
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels.stream import AT_REST, HEADER
 from tests.models import PYTHON
@@ -31,7 +32,10 @@ COMPLETE = {
     "SS+MH": lambda **options: apm.APMMetropolis(**options),
     "MI+MH": lambda **options: apm.APMMetropolis(u_update="independence", **options),
 }
-CORRELATED = {"correlated PM": lambda **options: apm.PseudoMarginalMH(correlation=0.9, **options)}
+CORRELATED = {
+    "correlated PM": lambda **options: apm.PseudoMarginalMH(correlation=0.9, **options),
+    "correlated PM auto": lambda **options: apm.PseudoMarginalMH(correlation="auto", **options),
+}
 U_ONLY = {
     "elliptical u": lambda **options: apm.APMEllipticalU(**options),
     "reflective u": lambda **options: apm.APMReflectiveU(**options),
@@ -89,15 +93,40 @@ def test_steps_of_another_kind_are_refused_when_they_are_made(kind):
 
 
 @pytest.mark.parametrize("build", [lambda: lazy_model("seed"), mixed_model], ids=["alone", "mixed"])
-def test_a_correlated_proposal_of_a_seed_is_refused_when_the_step_is_made(build):
+@pytest.mark.parametrize("correlation", [0.5, "auto"])
+def test_a_correlated_proposal_of_a_seed_is_refused_when_the_step_is_made(build, correlation):
     with build(), pytest.raises(ModelError, match=r"which is a seed.*correlation=0.*apm.Stream"):
-        apm.PseudoMarginalMH(correlation=0.5)
+        apm.PseudoMarginalMH(correlation=correlation)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("normal", "stream"), ("uniform", "stream"), ("seed", "seed")]
+)
+def test_a_stream_or_a_seed_is_not_cut_into_blocks(kind, what):
+    with lazy_model(kind), pytest.raises(ModelError, match=f"cannot cut u, which is a {what}"):
+        apm.PseudoMarginalMH(blocks=2)
+
+
+@pytest.mark.parametrize("kind", ["normal", "uniform"])
+def test_the_correlation_of_a_stream_is_learnt_from_how_often_it_is_accepted(kind):
+    """The log-estimate of five normal numbers has an sd of 4, whatever theta is."""
+
+    def fn(theta, rng):
+        return 4.0 * rng.standard_normal(5).sum() / np.sqrt(5.0) - 0.5 * np.sum(theta**2)
+
+    model = lazy_model(kind, fn=fn)
+    step = make_quickly("correlated PM auto", model)
+    start_chain(step, 8)
+    run(step, model.initial_point(), 1500)
+    step.stop_tuning()
+    sd_of_ratio = 4.0 * np.sqrt(2.0 * (1.0 - step.learnt.correlation.value))
+    assert sd_of_ratio == pytest.approx(TARGET_SD, rel=0.2)
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform", "seed"])
-@pytest.mark.parametrize("name", [*COMPLETE, "correlated PM"])
+@pytest.mark.parametrize("name", [*COMPLETE, *CORRELATED])
 def test_every_step_samples_every_kind_of_randomness(name, kind):
-    if (name, kind) == ("correlated PM", "seed"):
+    if name in CORRELATED and kind == "seed":
         pytest.skip("there is no correlated proposal for a seed")
     model = lazy_model(kind)
     idata = sample(model, make_quickly(name, model), draws=60, tune=60)
@@ -151,7 +180,7 @@ def test_the_log_estimate_that_is_kept_is_that_of_the_current_u(model, recompute
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform"])
-@pytest.mark.parametrize("name", [*COMPLETE, "correlated PM"])
+@pytest.mark.parametrize("name", [*COMPLETE, *CORRELATED])
 def test_n_random_is_how_many_numbers_the_estimate_of_the_state_uses(kind, name):
     seen = {}
 
@@ -170,7 +199,7 @@ def test_n_random_is_how_many_numbers_the_estimate_of_the_state_uses(kind, name)
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform"])
-@pytest.mark.parametrize("name", [*COMPLETE, "correlated PM"])
+@pytest.mark.parametrize("name", [*COMPLETE, *CORRELATED])
 def test_a_stream_is_never_longer_than_what_some_estimate_used(kind, name):
     """What was not used is not kept: the vector does not grow with the length of the chain."""
     model = lazy_model(kind)
@@ -232,9 +261,9 @@ def streams_only():
     return model
 
 
-@pytest.mark.parametrize("name", [*COMPLETE, "correlated PM"])
+@pytest.mark.parametrize("name", [*COMPLETE, *CORRELATED])
 def test_a_state_set_again_repeats_the_chain(model, name):
-    model = streams_only() if name == "correlated PM" else model
+    model = streams_only() if name in CORRELATED else model
     step, another = make_quickly(name, model), make_quickly(name, model)
     for n_before in (0, 1, 40):
         start_chain(step, 6)
@@ -256,9 +285,9 @@ def test_a_pickled_step_continues_with_the_same_stream():
     assert_same(record(step, points[-1]), record(restored, points[-1]))
 
 
-@pytest.mark.parametrize("name", [*COMPLETE, "correlated PM"])
+@pytest.mark.parametrize("name", [*COMPLETE, *CORRELATED])
 def test_forked_processes_give_the_draws_of_one_process(model, name):
-    model = streams_only() if name == "correlated PM" else model
+    model = streams_only() if name in CORRELATED else model
     step = make(name, model)
     alone = sample(model, step)
     assert same_draws(alone, sample(model, step, cores=2, mp_ctx="fork"))
