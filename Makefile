@@ -74,3 +74,8 @@ $(VENV)/.installed-particles: $(VENV)/.installed-test
 $(VENV)/.installed-%: pyproject.toml $(VENV)/.made-by-make
 	$(PIP_INSTALL) -e ".[$*]"
 	@touch $@
+
+# The extra dev has all others in it.
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.made-by-make
+	$(PIP_INSTALL) -e ".[dev]"
+	@touch $(addprefix $(VENV)/.installed-,examples test docs dev)

@@ -99,13 +99,20 @@ def normal(step: Callable[[], Any]) -> Chain:
 
 def slice_against_pymc() -> float:
     """Compare a draw of APM SS+SS on the toy with one of ``pm.Slice``."""
-    ours, theirs = toy(lambda: apm.APMSlice(width=4.0, compile=False)), normal(pm.Slice)
+    ours, theirs = (
+        toy(lambda: apm.APMSlice(width=4.0, factorwise=False, compile=False)),
+        normal(pm.Slice),
+    )
     return ratio(lambda: ours.run(2000), lambda: theirs.run(1000)) / 2
 
 
 def metropolis_against_pymc() -> float:
     """Compare a draw of APM MI+MH on the toy with one of ``pm.Metropolis``."""
-    ours = toy(lambda: apm.APMMetropolis(u_update="independence", scaling=0.85, compile=False))
+    ours = toy(
+        lambda: apm.APMMetropolis(
+            u_update="independence", scaling=0.85, factorwise=False, compile=False
+        )
+    )
     theirs = normal(pm.Metropolis)
     return ratio(lambda: ours.run(2000), lambda: theirs.run(2000))
 

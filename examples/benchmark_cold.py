@@ -99,7 +99,7 @@ from toy_gaussian import build_model
 
 with build_model():
     start = sum(os.times()[:4])  # with the processes that compile
-    step = apm.APMSlice(width=4.0, compile={choice!r})
+    step = apm.APMSlice(width=4.0, factorwise=False, compile={choice!r})
     options = {{"chains": 1, "cores": 1, "tune": 1000, "progressbar": False, "quiet": True}}
     options |= {{"compute_convergence_checks": False, "initvals": {{"theta": np.zeros(5)}}}}
     pm.sample({draws}, step=step, random_seed=1, **options)

@@ -123,8 +123,8 @@ def by_hand(n_updates: int) -> float:
 def toy() -> dict[str, float]:
     """Time a draw of the toy Gaussian in several ways, in turns; return medians of ratios."""
     with build_model() as model:
-        compiled = apm.APMSlice(width=WIDTH, compile=True)
-        thinned = apm.APMSlice(width=WIDTH, compile=True, thin=100)
+        compiled = apm.APMSlice(width=WIDTH, factorwise=False, compile=True)
+        thinned = apm.APMSlice(width=WIDTH, factorwise=False, compile=True, thin=100)
     with pm.Model() as normal:
         pm.Normal("theta", shape=5)
         empty = EmptyStep(normal.value_vars)

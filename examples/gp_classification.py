@@ -62,7 +62,8 @@ METHODS: dict[str, tuple[str, Callable[[], Any]]] = {
     "PM MH": ("fast", apm.PseudoMarginalMH),
     "MI+MH": ("fast", lambda: apm.APMMetropolis(u_update="independence")),
     "SS+MH": ("fast", apm.APMMetropolis),
-    "SS+SS": ("fast", apm.APMSlice),
+    "SS+SS": ("fast", lambda: apm.APMSlice(directions="random")),
+    "default": ("fast", apm.APMSlice),
 }
 """By name, how the estimate is made and how the chain moves."""
 

@@ -21,6 +21,7 @@ from pymc_apm.plots import (
 )
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import Seed, StandardNormal, StandardUniform, Stream
+from pymc_apm.runs import open_run, sample, stop_run
 from pymc_apm.steps import (
     APMEllipticalU,
     APMIndependenceU,
@@ -51,12 +52,15 @@ __all__ = [
     "compare",
     "estimator_report",
     "estimators",
+    "open_run",
     "plot_acceptance",
     "plot_compare",
     "plot_cost_autocorr",
     "plot_estimator",
     "plot_trace_sticking",
+    "sample",
     "sticking",
+    "stop_run",
     "tune_estimator",
 ]
 

@@ -11,10 +11,11 @@ from pymc.pytensorf import compile as compile_pymc
 from pymc.util import get_random_generator
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.link.numba.linker import NumbaLinker
+from pytensor.tensor import subtensor
 
 from pymc_apm.errors import CompileError
 
@@ -80,6 +81,32 @@ def numba_function(graph: FunctionGraph) -> Any:
             + " ".join(dict.fromkeys(text.split(". ")[0] + "." for text in in_python))
         )
     return function
+
+
+def _classes(*names: str) -> tuple[type[Op], ...]:
+    return tuple(getattr(subtensor, name) for name in names if hasattr(subtensor, name))
+
+
+INDEXING = _classes("Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1")
+"""Ops that take elements of an array. PyTensor 3 has no op of its own for an index of one axis."""
+
+INDEXED_UPDATES = _classes("IncSubtensor", "AdvancedIncSubtensor", "AdvancedIncSubtensor1")
+"""Ops that add to, or set, elements of an array."""
+
+
+def index_of(op: Op, values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the index of an op that indexes, from the values of its inputs after the arrays."""
+    return tuple(subtensor.indices_from_subtensor(values, getattr(op, "idx_list", None)))
+
+
+def axis_of(node: Apply) -> Any:
+    """Return the axis along which a node joins, splits or sorts, maybe as a variable.
+
+    PyTensor 2 has it among the inputs, where it is the only one that is not an array.
+    """
+    if hasattr(node.op, "axis"):
+        return node.op.axis
+    return next(source for source in node.inputs if getattr(source.type, "ndim", 0) == 0)
 
 
 def storage_of(variable: SharedVariable) -> list[np.ndarray]:
@@ -182,3 +209,27 @@ def tail_index(log_weights: np.ndarray) -> float:
 
         _, k = array_stats.psislw(-log_weights)
     return float(k)
+
+
+def groups_of(idata: Any) -> dict[str, Any]:
+    """Return the groups of what ``pm.sample`` returned as datasets, by name."""
+    names = idata.groups() if callable(idata.groups) else list(idata.children)
+    return {name: dataset_of(idata, name) for name in names}
+
+
+def result_of(groups: Mapping[str, Any]) -> Any:
+    """Make of some datasets what ``pm.sample`` returns."""
+    import arviz
+    import xarray
+
+    if hasattr(arviz, "psislw"):
+        return arviz.InferenceData(**groups)
+    return xarray.DataTree.from_dict(dict(groups))
+
+
+def default_tune(step: Any) -> int:
+    """Return how many draws PyMC takes for tuning if it is not told; later ones ask the steps."""
+    import pymc.sampling.mcmc
+
+    ask = getattr(pymc.sampling.mcmc, "get_default_tune_steps", None)
+    return ask(step, None) if ask else 1000

@@ -9,7 +9,9 @@ what                         why
 ===========================  =====================================================================
 ``STEP_METHODS``             ``apm.APMSlice`` and ``apm.APMMetropolis`` are added in front, so that
                              ``pm.sample()`` gives them the parameters of estimators.
-``pm.sample``                At its start it takes stock of which randomness the steps update, and
+``pm.sample``                If no step is given and there are many parameters, these are left to
+                             NUTS, and a step for u is put beside it. At its start it
+                             takes stock of which randomness the steps update, and
                              refuses a run that leaves some out. While it runs, the estimates of
                              the model may be computed (see :mod:`pymc_apm.claims`), and BLAS in
                              chains that run in parallel has the threads that PyMC means to give
@@ -62,6 +64,7 @@ from pymc_apm.errors import UnclaimedRandomnessError, see
 from pymc_apm.potential import feeds_potential, tag_parameters
 from pymc_apm.randomness import randomness_of
 from pymc_apm.steps import APMMetropolis, APMSlice
+from pymc_apm.steps.by_gradient import steps_beside_nuts
 
 SWITCH = "PYMC_APM_HOOKS"
 """The environment variable that leaves PyMC alone if it is 0."""
@@ -148,6 +151,7 @@ def _sample(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not flags and not randomness_of_model(model):
         return original(*args, **kwargs)
     _check_sampler(kwargs.get("nuts_sampler"))
+    kwargs["step"] = steps_beside_nuts(model, kwargs) or kwargs.get("step")
     steps = list(_flat(kwargs.get("step")))
     take_stock(model, steps, _assigned_randomness(model, steps, kwargs))
     given = inspect.signature(original).bind(*args, **kwargs)

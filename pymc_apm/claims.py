@@ -95,12 +95,16 @@ class Guard(CheckAndRaise):
     ----------
     names : tuple of str
         The names of the randomness.
+    axes : tuple of int
+        The axis of each along which its parts belong to the entries of the log-estimate, if the
+        user has declared that; empty otherwise.
     """
 
-    __props__ = ("names",)
+    __props__ = ("names", "axes")
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], axes: tuple[int, ...] = ()) -> None:
         self.names = names
+        self.axes = axes
         super().__init__(UnclaimedRandomnessError, unclaimed(names))
 
     def __str__(self) -> str:
@@ -136,9 +140,18 @@ def _refuse(fgraph: Any, node: Apply) -> list[Variable] | bool:
 optdb.register("apm_refuse_guards", in2out(_refuse), "jax", "mlx", position=100)
 
 
-def guarded(log_estimate: TensorVariable, names: Sequence[str]) -> TensorVariable:
+def guarded(
+    log_estimate: TensorVariable, names: Sequence[str], axes: Sequence[int] = ()
+) -> TensorVariable:
     """Return a log-estimate that is an error to compute while its randomness is not claimed."""
-    return Guard(tuple(names))(log_estimate, new_flag(f"{', '.join(names)}_claimed"))
+    guard = Guard(tuple(names), tuple(axes))
+    return guard(log_estimate, new_flag(f"{', '.join(names)}_claimed"))
+
+
+def declared_axes(term: Variable) -> dict[str, int]:
+    """Return the axis of each randomness that was declared to run along the entries of a term."""
+    op = term.owner.op if term.owner else None
+    return dict(zip(op.names, op.axes, strict=False)) if isinstance(op, Guard) else {}
 
 
 def guards_in(outputs: Iterable[Variable]) -> dict[Flag, tuple[str, ...]]:

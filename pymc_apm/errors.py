@@ -25,6 +25,7 @@ PAGES = {
     "latent_gaussian": "Latent Gaussian models",
     "doubly_intractable": "Models with an unknown normaliser",
     "compiled": "Compiled chains",
+    "runs": "Runs that survive",
 }
 """The pages that messages send a user to, and their titles."""
 
@@ -61,6 +62,17 @@ class UnclaimedRandomnessError(SamplingError):
     """
 
 
+class StoreError(SamplingError):
+    """A store cannot be used: it is damaged, of another run, or in use."""
+
+
+class RunStopped(SamplingError):
+    """A run was stopped before its end. What was sampled is in its store.
+
+    The same call goes on. To look at what is there, use :func:`pymc_apm.open_run`.
+    """
+
+
 def unclaimed(names: Iterable[str]) -> str:
     """Return the message of the error that some randomness is updated by nobody."""
     return (
@@ -90,10 +102,14 @@ def add_context(error: Exception, context: str) -> None:
     if multiprocessing.parent_process() is not None and not _survives_pickling(error):
         kind = f"{type(error).__module__}.{type(error).__qualname__}"
         lines = "".join(traceback.format_tb(error.__traceback__))
-        raise EstimatorError(
+        stand_in = EstimatorError(
             f"{kind}: {text}\n{context}\nThe exception itself cannot be sent between processes: "
             f"an EstimatorError stands in for it. It was raised here:\n{lines}"
-        ) from None
+        )
+        try:
+            raise stand_in
+        finally:  # what Dask does to pickles would take the original along
+            stand_in.__context__ = None
     if error is not caught:
         raise error from None
 

@@ -5,6 +5,7 @@ is then a value of the option ``u_update``. Numpy only.
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,11 @@ from pymc_apm.kernels import (
     reflective_slice,
 )
 from pymc_apm.kernels.draws import draw_normal, draw_uniform
+from pymc_apm.kernels.factors import (
+    elliptical_slice_of_factors,
+    make_independence_of_factors,
+    reflective_slice_of_factors,
+)
 from pymc_apm.kernels.stream import (
     correlated_normal_stream,
     correlated_uniform_stream,
@@ -40,6 +46,10 @@ class Kind(NamedTuple):
     updates : dict
         Its updates, by name: kernels ``update(rng, state, log_density) -> (state, info)``, where
         the log density is that with respect to q(u).
+    updates_of_factors : dict
+        The same for estimates that are products of factors, each with a part of u of its own:
+        kernels as in :mod:`pymc_apm.kernels.factors`. An update without an entry here takes all
+        factors together.
     correlated : callable or None
         ``correlated(rng, u, correlation)`` proposes a new u that is correlated with the old one,
         reversibly under q(u), where that makes sense.
@@ -53,6 +63,7 @@ class Kind(NamedTuple):
     draw: Callable[[np.random.Generator, int], FloatVector]
     updates: Mapping[str, Callable[..., Any]]
     correlated: Callable[[np.random.Generator, FloatVector, float], FloatVector] | None
+    updates_of_factors: Mapping[str, Callable[..., Any]] = MappingProxyType({})
     is_lazy: bool = False
     needs_black_box: bool = False
 
@@ -68,12 +79,20 @@ KINDS = {
         draw_normal,
         {"slice": elliptical_slice, "independence": make_independence(draw_normal)},
         correlated_normal,
+        {
+            "slice": elliptical_slice_of_factors,
+            "independence": make_independence_of_factors(draw_normal),
+        },
     ),
     "uniform": Kind(
         "uniform",
         draw_uniform,
         {"slice": reflective_slice, "independence": make_independence(draw_uniform)},
         correlated_uniform,
+        {
+            "slice": reflective_slice_of_factors,
+            "independence": make_independence_of_factors(draw_uniform),
+        },
     ),
     "normal stream": Kind(
         "normal",

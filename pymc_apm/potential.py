@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_apm.black_box import BlackBox
 from pymc_apm.claims import flags_in, guarded
 from pymc_apm.errors import ModelError, see
-from pymc_apm.randomness import randomness_in, randomness_of
+from pymc_apm.randomness import Randomness, randomness_in, randomness_of
 
 __all__ = ["Potential", "feeds_potential"]
 
@@ -22,6 +22,7 @@ def Potential(
     log_estimate: TensorVariable,
     *,
     dims: str | Sequence[str] | None = None,
+    factors: int | str | None = None,
     approximation: TensorVariable | None = None,
     model: pm.Model | None = None,
 ) -> TensorVariable:
@@ -42,6 +43,11 @@ def Potential(
         are summed. ``-inf`` is an estimate of zero.
     dims : str or tuple of str, optional
         The name of the dimension of a vector.
+    factors : int or str, optional
+        For a vector whose estimator is a black box, or anything else of which the package cannot
+        find out by itself which random numbers an entry depends on: the axis of the randomness, or
+        the name of that dimension, that runs along the entries. Entry ``g`` must depend on no other
+        numbers than those with index ``g`` there. This is checked where a chain starts.
     approximation : TensorVariable, optional
         A deterministic approximation of the log of what is estimated, a scalar. It never enters
         the target; ``PseudoMarginalMH(tune_on="approximation")`` tunes on it.
@@ -89,11 +95,50 @@ def Potential(
 
     for parameter in parameters:
         parameter.tag.feeds_apm_potential = True
-    log_estimate = guarded(log_estimate, [u.name for u in randomness])
+    axes = [] if factors is None else _axes(name, log_estimate, randomness, factors, model)
+    log_estimate = guarded(log_estimate, [u.name for u in randomness], axes)
     term = pm.Potential(name, log_estimate, dims=dims, model=model)
     if approximation is not None:
         term.tag.apm_approximation = _checked_approximation(name, approximation, model)
     return term
+
+
+def _axes(
+    name: str,
+    log_estimate: TensorVariable,
+    randomness: Sequence[Randomness],
+    factors: int | str,
+    model: pm.Model,
+) -> list[int]:
+    """Return the axis of each randomness that runs along the entries of a vector, as declared."""
+    if log_estimate.type.ndim != 1:
+        raise ModelError(
+            f"factors={factors!r} of apm.Potential({name!r}) is for a vector with one log-estimate "
+            "per independent factor, but it is a scalar."
+        )
+    axes = []
+    for u in randomness:
+        if u.kind.needs_black_box:
+            raise ModelError(
+                f"factors={factors!r} of apm.Potential({name!r}) has no meaning for {u.name}, "
+                "which is no array: use apm.StandardNormal or apm.StandardUniform."
+            )
+        dims = model.named_vars_to_dims.get(u.name, ())
+        try:
+            axis = dims.index(factors) if isinstance(factors, str) else range(len(u.shape))[factors]
+        except (ValueError, IndexError, TypeError) as error:
+            raise ModelError(
+                f"{u.name}, of shape {u.shape} and with the dims {tuple(dims)}, has no axis "
+                f"{factors!r} along which apm.Potential({name!r}) could have factors."
+            ) from error
+        (length,) = log_estimate.type.shape
+        if length not in (None, u.shape[axis]):
+            raise ModelError(
+                f"apm.Potential({name!r}) has {length} entries, but {u.name} has the length "
+                f"{u.shape[axis]} along {factors!r}: there must be a part of it for each entry."
+            )
+        axes.append(axis)
+    return axes
 
 
 def approximations_in(model: pm.Model) -> list[TensorVariable | None]:

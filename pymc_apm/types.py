@@ -1,6 +1,7 @@
 """The values that kernels, densities and chains hand to each other: numpy only."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -100,3 +101,29 @@ class State(NamedTuple):
 
 LogDensity: TypeAlias = Callable[[Any, Any], tuple[float, Any]]
 """``log_density(position, memo) -> (value, new_memo)``; ``-inf`` where the density is zero."""
+
+
+class FactorPlaces(NamedTuple):
+    """Where all that belongs to the factors of one u is among the values of an evaluation.
+
+    Attributes
+    ----------
+    n_factors : int
+    u : int
+        Where the factor of each number of u is.
+    terms : list of (int, int)
+        Where the log-estimates are that depend on u, and the factors of their elements.
+    changed : list of (int, int)
+        The same for u and all that is computed from it, in ascending order.
+    """
+
+    n_factors: int
+    u: int
+    terms: Sequence[tuple[int, int]]
+    changed: Sequence[tuple[int, int]]
+
+
+def summed(value: Any) -> float:
+    """Return the sum of a number or of an array; +inf if one of its elements is that."""
+    total = float(np.sum(value))
+    return math.inf if math.isnan(total) and np.any(np.equal(value, math.inf)) else total

@@ -1,6 +1,7 @@
 """What goes wrong in a black box, and what its author sees of it (DESIGN.md, section 5)."""
 
 import copy
+import copyreg
 import pickle
 import random
 import re
@@ -132,9 +133,20 @@ def test_an_exception_that_survives_comes_home_from_a_child_process(name, place)
     assert (place == "black box") == ("BlackBox(fails) was called with" in told)
 
 
+@pytest.fixture(params=["as Python does", "as Dask does"])
+def pickles(request):
+    """Let exceptions be pickled with and without their contexts: Dask changes it for a process."""
+    table = copyreg.dispatch_table.copy()
+    if request.param == "as Dask does":
+        pytest.importorskip("tblib.pickling_support").install()
+    yield
+    copyreg.dispatch_table.clear()
+    copyreg.dispatch_table.update(table)
+
+
 @PLACES
 @pytest.mark.parametrize("name", LOST)
-def test_an_exception_that_would_be_lost_has_a_stand_in_that_tells_all(name, place):
+def test_an_exception_that_would_be_lost_has_a_stand_in_that_tells_all(name, place, pickles):
     error = caught_from_a_child(raises(LOST[name], place))
     assert type(error) is EstimatorError and len(error.args) == 1
     kind, message = type(LOST[name]()).__name__, str(LOST[name]())

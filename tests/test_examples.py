@@ -22,6 +22,12 @@ SCRIPTS = {
 }
 """Each with options that make it short; ``--json`` and, where there is one, a figure are added."""
 
+TABLES = {
+    "defaults.py": ["--only", "toy Gaussian,README", "--methods", "default,ellipse,SS+SS of old"],
+    "scaling.py": ["--only", "10", "--methods", "default,uniform u slice,NUTS on the joint model"],
+}
+"""Scripts that measure: they save one record for each model, method and seed."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -34,3 +40,26 @@ def test_an_example_runs(script, tmp_path):
     assert {record["method"] for record in json.loads(records.read_text())} >= set(methods)
     figures = list(tmp_path.glob("*.png"))
     assert len(figures) == ("figure" in (EXAMPLES / script).read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", TABLES)
+def test_a_table_is_measured_and_printed_again(script, tmp_path):
+    def run(*options):
+        command = [sys.executable, str(EXAMPLES / script), *options]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    quick = [*TABLES[script], "--quick", "--save", "saved.json"]
+    first = run(*quick, "--seeds", "1")
+    run(*quick, "--seeds", "2,3")
+    records = json.loads((tmp_path / "saved.json").read_text())
+    assert sorted({record["seed"] for record in records}) == [1, 2, 3]
+    assert all(record["draws"] == 20 and record["evals"] >= 20 for record in records)
+    assert all(0.0 < record["seconds"] < 60.0 for record in records)
+    again = run("--table", "saved.json")
+    for method in TABLES[script][-1].split(","):
+        assert sum(record["method"] == method for record in records) == len(records) / 3
+        assert method in first and method in again
+    assert (tmp_path / "scaling.png").exists() == (script == "scaling.py")

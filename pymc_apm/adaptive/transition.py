@@ -240,9 +240,9 @@ def drawing(transition: Transition) -> Transition:
         thin: int,
     ) -> tuple[Evaluation, Any, Report]:
         report = NOTHING
-        for _ in range(thin):
+        for number in range(thin):
             evaluation, learnt, update = transition(rng, evaluation, options, learnt, tunes)
-            report = combined(report, update)
+            report = combined(report, update) if number > 0 else update
         return evaluation, learnt, report
 
     return draw

@@ -25,11 +25,15 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.basic import in2out, node_rewriter
 from pytensor.graph.traversal import graph_inputs, toposort
 from pytensor.graph.type import Type
 from pytensor.link.numba.dispatch import basic as numba_dispatch
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.rewriting.basic import local_scalar_tensor_scalar, local_tensor_scalar_tensor
 
 from pymc_apm._compat import get_shared, numba_function, numba_graph
+from pymc_apm.adaptive.factors import summing
 from pymc_apm.compiled.fingerprint import walk
 from pymc_apm.compiled.vectorised import with_vectorised_math
 from pymc_apm.density.evaluate import make_density
@@ -74,6 +78,7 @@ class Densities:
         self._variables = [*target.inputs.values()]
         for placed in target.stages:
             self._variables += placed.stage.results
+        self._variables += [pt.lvector() for _ in target.constants]
         results = [result for placed in target.stages for result in placed.stage.results]
         self.data = [
             variable
@@ -181,22 +186,6 @@ class Densities:
         return evaluation._replace(values=tuple(values))
 
 
-def summing(places: Sequence[int]) -> Callable[[tuple[Any, ...]], float]:
-    """Return a function that adds up the values at some places."""
-    if not places:
-        return _zero
-    place, others = places[0], summing(places[1:])
-
-    def total(values: tuple[Any, ...]) -> float:
-        return values[place] + others(values)
-
-    return total
-
-
-def _zero(values: tuple[Any, ...]) -> float:
-    return 0.0
-
-
 def _in_tuple(position: Any) -> tuple[Any, ...]:
     return (position,)
 
@@ -257,7 +246,23 @@ def _on_numbers(graph: FunctionGraph) -> FunctionGraph:
         same[old] if old in same else _plain(new)
         for old, new in zip(graph.outputs, results, strict=True)
     ]
-    return FunctionGraph(inputs, outputs, clone=False)
+    made = FunctionGraph(inputs, outputs, clone=False)
+    _without_arrays_of_one_number.rewrite(made)
+    return made
+
+
+@node_rewriter([Elemwise])
+def _on_one_number(graph: FunctionGraph, node: Apply) -> list[Variable] | None:
+    """Compute a function of numbers from numbers: an array of one has to be allocated."""
+    if any(variable.type.ndim for variable in [*node.inputs, *node.outputs]):
+        return None
+    numbers = [pt.scalar_from_tensor(variable) for variable in node.inputs]
+    return [pt.tensor_from_scalar(o) for o in node.op.scalar_op(*numbers, return_list=True)]
+
+
+_without_arrays_of_one_number = in2out(
+    _on_one_number, local_scalar_tensor_scalar, local_tensor_scalar_tensor, name="numbers"
+)
 
 
 def _plain(output: Variable) -> Variable:

@@ -9,15 +9,27 @@ import math
 from typing import Any
 
 import numpy as np
+from numba import types as numba_types
 from numba.extending import overload, register_jitable
 
 from pymc_apm import types
 from pymc_apm.adaptive import covariance
+from pymc_apm.adaptive import factors as by_factor
 from pymc_apm.compiled.parts import PartCompiler
-from pymc_apm.kernels import blocks, draws, elliptical, linear, normal, reflective, slice
+from pymc_apm.kernels import (
+    blocks,
+    draws,
+    elliptical,
+    factors,
+    linear,
+    normal,
+    reflective,
+    slice,
+)
 
 PRIMITIVES = (
     types.cost_of,
+    types.summed,
     linear.product,
     linear.length,
     linear.solved,
@@ -30,6 +42,12 @@ PRIMITIVES = (
     normal.normal_quantile,
     covariance.accumulated,
     covariance.regularised_cholesky,
+    factors.ellipses,
+    factors.reflected_lines,
+    factors.narrowed,
+    factors.acceptance,
+    by_factor.added,
+    by_factor.chosen,
 )
 """The functions that have another source in compiled code, given below in the same order."""
 
@@ -43,6 +61,21 @@ def _cost_of(memo: Any) -> Any:
         return memo.cost
 
     return cost_of
+
+
+@overload(types.summed, jit_options=_inlined)
+def _summed(value: Any) -> Any:
+    def summed(value: Any) -> Any:
+        total, is_infinite = 0.0, False
+        for i in range(value.size):
+            total += value[i]
+            is_infinite |= value[i] == math.inf
+        return math.inf if is_infinite else total
+
+    def as_it_is(value: Any) -> Any:
+        return value
+
+    return summed if isinstance(value, numba_types.Array) else as_it_is
 
 
 @overload(linear.product, jit_options=_inlined)
@@ -217,3 +250,95 @@ def _regularised_cholesky(scatter: Any, n_draws: Any, diagonal: Any) -> Any:
         return factor, True
 
     return regularised_cholesky
+
+
+@overload(factors.ellipses, jit_options=_part)
+def _ellipses(u: Any, direction: Any, angles: Any, factor_of: Any) -> Any:
+    def ellipses(u: Any, direction: Any, angles: Any, factor_of: Any) -> Any:
+        cosines, sines = np.cos(angles), np.sin(angles)
+        result = np.empty(u.size)
+        for i in range(u.size):
+            factor = factor_of[i]
+            result[i] = u[i] * cosines[factor] + direction[i] * sines[factor]
+        return result
+
+    return ellipses
+
+
+@overload(factors.reflected_lines, jit_options=_part)
+def _reflected_lines(u: Any, direction: Any, z: Any, factor_of: Any) -> Any:
+    def reflected_lines(u: Any, direction: Any, z: Any, factor_of: Any) -> Any:
+        result = np.empty(u.size)
+        for i in range(u.size):
+            x = u[i] + direction[i] * z[factor_of[i]]
+            result[i] = abs(x - 2.0 * np.rint(0.5 * x))
+        return result
+
+    return reflected_lines
+
+
+@overload(factors.narrowed, jit_options=_part)
+def _narrowed(rng: Any, brackets: Any, values: Any, log_heights: Any) -> Any:
+    def narrowed(rng: Any, brackets: Any, values: Any, log_heights: Any) -> Any:
+        z, is_left = brackets.z.copy(), brackets.is_left.copy()
+        lower, upper = brackets.lower.copy(), brackets.upper.copy()
+        n_left, is_spoilt = 0, np.isnan(values).any()
+        for g in range(z.size):
+            is_left[g] &= is_spoilt or not log_heights[g] < values[g] < math.inf
+            uniform = rng.random()
+            if is_left[g]:
+                n_left += 1
+                if z[g] < 0.0:
+                    lower[g] = z[g]
+                else:
+                    upper[g] = z[g]
+                z[g] = lower[g] + (upper[g] - lower[g]) * uniform
+        return factors.Brackets(z, lower, upper, is_left, n_left)
+
+    return narrowed
+
+
+@overload(factors.acceptance, jit_options=_part)
+def _acceptance(values: Any, old: Any) -> Any:
+    def acceptance(values: Any, old: Any) -> Any:
+        result = np.zeros(values.size)
+        is_spoilt = np.isnan(values).any()
+        for g in range(values.size):
+            if not is_spoilt and -math.inf < values[g] < math.inf:
+                result[g] = math.exp(min(values[g] - old[g], 0.0))
+        return result
+
+    return acceptance
+
+
+@overload(by_factor.added, jit_options=_part)
+def _added(totals: Any, values: Any, factor_of: Any) -> Any:
+    def added(totals: Any, values: Any, factor_of: Any) -> Any:
+        result = totals.copy()
+        for i in range(factor_of.size):
+            if factor_of[i] >= 0 or np.isnan(values[i]):
+                result[max(factor_of[i], 0)] += values[i]
+        return result
+
+    def added_number(totals: Any, values: Any, factor_of: Any) -> Any:
+        result = totals.copy()
+        if factor_of[0] >= 0 or np.isnan(values):
+            result[max(factor_of[0], 0)] += values
+        return result
+
+    return added if isinstance(values, numba_types.Array) else added_number
+
+
+@overload(by_factor.chosen, jit_options=_part)
+def _chosen(old: Any, new: Any, factor_of: Any, has_moved: Any) -> Any:
+    def chosen(old: Any, new: Any, factor_of: Any, has_moved: Any) -> Any:
+        result = new.copy()
+        for i in range(factor_of.size):
+            if factor_of[i] < 0 or not has_moved[factor_of[i]]:
+                result.flat[i] = old.flat[i]
+        return result
+
+    def chosen_number(old: Any, new: Any, factor_of: Any, has_moved: Any) -> Any:
+        return new if factor_of[0] >= 0 and has_moved[factor_of[0]] else old
+
+    return chosen if isinstance(new, numba_types.Array) else chosen_number

@@ -20,7 +20,7 @@ from pymc_apm.adaptive.transition import Transition, drawing, in_batches
 from pymc_apm.compiled.cache import ProgramCache
 from pymc_apm.compiled.fingerprint import walk
 from pymc_apm.compiled.graphs import Densities
-from pymc_apm.compiled.parts import PartCompiler
+from pymc_apm.compiled.parts import PartCompiler, WholeCompiler
 from pymc_apm.compiled.primitives import PRIMITIVES
 from pymc_apm.density.target import Target
 from pymc_apm.errors import CompileError
@@ -171,7 +171,7 @@ def with_parts(function: Callable[..., Any]) -> Any:
             is_inlined = len(part.__code__.co_code) < SMALL or walked.references[part] == 1
             register_jitable(forceinline=is_inlined, pipeline_class=PartCompiler)(part)
             REGISTERED.add(part)
-    return numba.njit(function)
+    return numba.njit(function, pipeline_class=WholeCompiler)
 
 
 def signature_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

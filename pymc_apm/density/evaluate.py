@@ -5,8 +5,8 @@ number counts as zero. This is written once: what computes the parts is handed i
 Python (:mod:`pymc_apm.density.target`) or compiled ones (:mod:`pymc_apm.compiled.graphs`).
 """
 
-import math
 from collections.abc import Callable
+from math import inf, isnan
 from typing import Any
 
 from pymc_apm.types import FREE, Cost, Evaluation, LogDensity
@@ -37,23 +37,23 @@ def make_density(
         ``density(position, evaluation) -> (log_density, new_evaluation)``: the form in which
         kernels take a log density, with evaluations as memos.
     """
+    usual_cost = Cost(int(computes_estimate), int(changes_theta), 0, 0)
 
     def density(position: Any, evaluation: Evaluation) -> tuple[float, Evaluation]:
         log_prior, before = prior(position, evaluation)
-        if not log_prior > -math.inf:
-            nothing = Evaluation(
-                evaluation.values, -math.inf, -math.inf, -math.inf, -math.inf, FREE
-            )
-            return -math.inf, nothing
+        if not log_prior > -inf:
+            nothing = Evaluation(evaluation.values, -inf, -inf, -inf, -inf, FREE)
+            return -inf, nothing
         log_exact, log_estimate, n_cubic, values = others(before)
         log_density = log_prior + log_exact + log_estimate
-        n_nan = 0
-        if not log_density < math.inf:
-            if math.isnan(log_estimate):
-                n_nan = int(computes_estimate)
-                log_estimate = -math.inf
-            log_density = -math.inf
-        cost = Cost(int(computes_estimate), int(changes_theta), n_nan, n_cubic)
+        cost = usual_cost
+        if n_cubic > 0:
+            cost = Cost(cost.n_evals, cost.n_theta_evals, 0, n_cubic)
+        if not log_density < inf:
+            if isnan(log_estimate):
+                cost = Cost(cost.n_evals, cost.n_theta_evals, cost.n_evals, n_cubic)
+                log_estimate = -inf
+            log_density = -inf
         return log_density, Evaluation(
             values, log_density, log_estimate, log_prior, log_exact, cost
         )

@@ -12,6 +12,8 @@ be called where the prior is zero.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+import numpy as np
+import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -43,10 +45,20 @@ SMALL = 64
 
 
 class Term(NamedTuple):
-    """One scalar summand of the log density."""
+    """One summand of the log density: a scalar or, of an estimate, a vector of factors.
+
+    A vector may come with another one, ``depends_like``: each entry of the term is known to depend
+    on no other random numbers than the entry of that one does.
+    """
 
     kind: TermKind
     value: Variable
+    depends_like: Variable | None = None
+
+    @property
+    def dependence(self) -> Variable:
+        """What to look at to see which random numbers an entry depends on."""
+        return self.value if self.depends_like is None else self.depends_like
 
 
 class Stage(NamedTuple):
@@ -63,7 +75,9 @@ class Stage(NamedTuple):
     exports : tuple of Variable
         What later stages need.
     sums : dict
-        The sum of the terms that end in this stage, by kind.
+        The sum of the scalar terms that end in this stage, by kind.
+    vectors : tuple of Term
+        Estimates that end in this stage and are vectors.
     """
 
     is_prior: bool
@@ -71,11 +85,12 @@ class Stage(NamedTuple):
     inputs: tuple[Variable, ...]
     exports: tuple[Variable, ...]
     sums: dict[TermKind, Variable]
+    vectors: tuple[Term, ...]
 
     @property
     def results(self) -> list[Variable]:
-        """All that it computes: its exports, then its sums."""
-        return [*self.exports, *self.sums.values()]
+        """All that it computes: its exports, then its sums, then its vectors."""
+        return [*self.exports, *self.sums.values(), *(term.value for term in self.vectors)]
 
 
 class _Key(NamedTuple):
@@ -94,7 +109,7 @@ def cut(
     Parameters
     ----------
     terms : sequence of Term
-        Scalar functions of the inputs, of shared variables and of constants.
+        Functions of the inputs, of shared variables and of constants.
     inputs : dict
         The inputs by which the graph is cut. Shared variables count as fixed: what depends on
         nothing else is computed when a chain starts.
@@ -119,9 +134,14 @@ def cut(
         return key_of(variable, variable.owner not in prior_nodes)
 
     ending: dict[_Key, dict[TermKind, Variable]] = {}
+    vectors: dict[_Key, list[Term]] = {}
     for term in terms:
-        sums = ending.setdefault(key_of(term.value, term.kind != "prior"), {})
-        sums[term.kind] = sums[term.kind] + term.value if term.kind in sums else term.value
+        key = key_of(term.value, term.kind != "prior")
+        sums = ending.setdefault(key, {})
+        if term.value.type.ndim > 0:
+            vectors.setdefault(key, []).append(term)
+        else:
+            sums[term.kind] = sums[term.kind] + term.value if term.kind in sums else term.value
 
     # From the last stage to the first, so that all that is needed of a stage is known before it.
     keys = sorted(
@@ -134,12 +154,12 @@ def cut(
     stages = []
     for key in reversed(keys):
         exports = tuple(needed[key])
-        sums = ending.get(key, {})
-        if not exports and not sums:
+        sums, ends = ending.get(key, {}), tuple(vectors.get(key, ()))
+        if not exports and not sums and not ends:
             continue
         takes: dict[Variable, None] = {}
         seen: set[Variable] = set()
-        stack = [*exports, *sums.values()]
+        stack = [*exports, *sums.values(), *(term.value for term in ends)]
         while stack:
             variable = stack.pop()
             if variable in seen:
@@ -158,7 +178,9 @@ def cut(
             else:
                 takes[variable] = None
                 needed[stage_of(variable)][variable] = None
-        stages.append(Stage(not key.after_prior, frozenset(key.names), tuple(takes), exports, sums))
+        stages.append(
+            Stage(not key.after_prior, frozenset(key.names), tuple(takes), exports, sums, ends)
+        )
     return stages[::-1], reports
 
 
@@ -175,6 +197,12 @@ def _simplify(
     )
     graph = FunctionGraph(list(variables), values, clone=False)
     rewrite_graph(graph, include=("canonicalize", "stabilize"), clone=False)
+    for node in graph.toposort():
+        shape = node.inputs[0].type.shape if isinstance(node.op, Shape | Shape_i) else (None,)
+        if None not in shape:  # then it is computed without the array, which is of another stage
+            known = np.array(shape, dtype=np.int64)
+            known = known if isinstance(node.op, Shape) else known[node.op.i]
+            graph.replace(node.outputs[0], pt.constant(known), import_missing=True)
     simplified = [
         term._replace(value=value) for term, value in zip(terms, graph.outputs, strict=False)
     ]

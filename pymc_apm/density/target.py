@@ -7,7 +7,9 @@ the stages that depend on these run: an update of u never repeats work that depe
 a rejected proposal costs nothing afterwards, and an accepted one brings its stages along.
 """
 
+import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,17 +23,18 @@ from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import graph_inputs
 
-from pymc_apm._compat import compile_function
+from pymc_apm._compat import compile_function, get_shared
 from pymc_apm.black_box import black_boxes_in, nodes_between, used_numbers
-from pymc_apm.claims import flags_in
+from pymc_apm.claims import declared_axes, flags_in
 from pymc_apm.density.evaluate import make_density
+from pymc_apm.density.factors import Factors, find_factors, unsummed
 from pymc_apm.density.layout import Layout
 from pymc_apm.density.staging import Stage, Term, TermKind, cut
 from pymc_apm.errors import EstimatorError, add_context, describe_value, see
 from pymc_apm.kernels.stream import settled
 from pymc_apm.potential import approximations_in
 from pymc_apm.randomness import randomness_in
-from pymc_apm.types import FREE, Evaluation, FloatVector, LogDensity
+from pymc_apm.types import FREE, Evaluation, FactorPlaces, FloatVector, LogDensity, summed
 
 THETA = ":theta"
 """The input that holds the parameters that a step updates."""
@@ -55,32 +58,32 @@ class StageFunction:
         self._stage = stage
         self._model = model
         self._compile_kwargs = compile_kwargs
-        self._function: Callable[..., Sequence[Any]] | None = None
+        self.compiled: Callable[..., Sequence[Any]] | None = None
 
     def compile(self) -> Callable[..., Sequence[Any]]:
         """Compile it, if that has not been done yet."""
-        if self._function is None:
+        if self.compiled is None:
             stage = self._stage
             with self._model:  # the compiler heeds its check_bounds
-                self._function = compile_function(
+                self.compiled = compile_function(
                     list(stage.inputs),
                     stage.results,
                     calls_python=bool(_ops_in_python(stage)),
                     **self._compile_kwargs,
                 )
-        return self._function
+        return self.compiled
 
     def __call__(self, *values: Any) -> Sequence[Any]:
         """Run the stage."""
-        return (self._function or self.compile())(*values)
+        return (self.compiled or self.compile())(*values)
 
 
 class Call(NamedTuple):
-    """A stage that can be called."""
+    """A stage that can be called: how to take its inputs from values, and where its outputs go."""
 
     function: StageFunction
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    take: Callable[[Sequence[Any]], Sequence[Any]]
+    outputs: slice
 
 
 class Plan(NamedTuple):
@@ -135,7 +138,10 @@ class Target:
     places : dict
         Where the value of each input is among those of an evaluation.
     sums : dict
-        Where the sums of the terms of each kind are among them.
+        Where the sums of the terms of each kind are among them, and vectors of estimates.
+    factors : dict
+        By the name of the randomness, what belongs to which factor of the estimate, where there
+        are several.
     n_fixed : int
         How many random numbers there are in arrays of fixed shape.
     has_approximation : bool
@@ -170,29 +176,29 @@ class Target:
         self._parameters = self._as_functions_of_inputs(model.replace_rvs_by_values(model.free_RVs))
         self._parameter_names = [rv.name for rv in model.free_RVs]
         kinds = _term_kinds(model, logps)
-        terms = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+        named = [*model.free_RVs, *model.observed_RVs, *model.potentials]
         self.estimates = [
-            term.name for term, kind in zip(terms, kinds, strict=True) if kind == "estimate"
+            term.name for term, kind in zip(named, kinds, strict=True) if kind == "estimate"
         ]
         self.black_boxes = black_boxes_in(logps)
         used = used_numbers(self.black_boxes)
         costs = _cubic_operations(logps)
         approximations = _approximations(model, kinds)
         self.has_approximation = bool(approximations)
-        values = self._as_functions_of_inputs(
-            [*(logp.sum() for logp in logps), *used.values(), *costs, *approximations]
-        )
+        values = self._as_functions_of_inputs([*logps, *used.values(), *costs, *approximations])
         self.data = [
             variable for variable in graph_inputs(values) if isinstance(variable, SharedVariable)
         ]
-        stages, reports = cut(
-            [Term(*term) for term in zip(kinds, values, strict=False)],
-            self.inputs,
-            values[len(logps) :],
-        )
+        terms = self._terms(kinds, values[: len(logps)])
+        stages, reports = cut(terms, self.inputs, values[len(logps) :])
         place_of = self._give_places(stages)
+        self._find_factors()
         self._calls = [
-            Call(StageFunction(placed.stage, model, compile_kwargs or {}), *placed[1:])
+            Call(
+                StageFunction(placed.stage, model, compile_kwargs or {}),
+                _taking(placed.inputs),
+                slice(placed.outputs[0], placed.outputs[-1] + 1),
+            )
             for placed in self.stages
         ]
         places = [place_of[report] for report in reports]
@@ -213,18 +219,159 @@ class Target:
         replacements |= {flag: pt.constant(np.array(1)) for flag in flags_in(variables)}
         return clone_replace(list(variables), replace=replacements, rebuild_strict=False)
 
+    def _terms(self, kinds: Sequence[TermKind], logps: Sequence[Variable]) -> list[Term]:
+        """Return the terms of the log density: scalars, and vectors if an estimate has factors."""
+        terms = [Term(kind, logp.sum()) for kind, logp in zip(kinds, logps, strict=True)]
+        parts = [
+            Term(kind, part, self._as_declared(logp))
+            for kind, logp in zip(kinds, logps, strict=True)
+            for part in (unsummed(logp) if logp.type.ndim == 0 else [logp])
+            if kind == "estimate"
+        ]
+        dependencies = [part.dependence for part in parts]
+        if not any(self._factors_of(u, dependencies) for u in self.randomness):
+            return terms
+        return [*(term for term in terms if term.kind != "estimate"), *parts]
+
+    def _as_declared(self, logp: Variable) -> Variable | None:
+        """Return a vector that depends on randomness as the user has declared of a term."""
+        axes = declared_axes(logp)
+        by_name = {u.name: u.tag.apm_randomness.shape for u in self.randomness}
+        sums = []
+        for name, axis in axes.items():
+            others = [other for other in range(len(by_name[name])) if other != axis]
+            sums.append(self.inputs[name].reshape(by_name[name]).sum(axis=others))
+        return pt.add(*sums) if len(sums) > 1 else (sums or [None])[0]
+
+    def _factors_of(
+        self, u: SharedVariable, outputs: Sequence[Variable], terms: Sequence[bool] | None = None
+    ) -> Factors | None:
+        """Find out which part of u feeds which factor, if there are several.
+
+        If need be with data, such as the numbers of groups, as they are now.
+        """
+        if u.tag.apm_randomness.kind.needs_black_box:
+            return None
+        values = {data: pt.constant(get_shared(data)) for data in self.data}
+        for replacements in [{}, values] if values else [{}]:
+            try:
+                given = clone_replace(list(outputs), replacements, rebuild_strict=False)
+            except ValueError:  # shapes that do not fit, as the estimator will say
+                return None
+            found = find_factors(given, self.inputs[u.name], terms)
+            if found is not None and found.n_factors > 1:
+                return found
+        return None
+
+    def _find_factors(self) -> None:
+        """Find out which part of each u, and of all that is computed from it, is of which factor.
+
+        The factors of elements are constants, whose places follow those of all that is computed.
+        """
+        self.factors: dict[str, FactorPlaces] = {}
+        constants: dict[bytes, tuple[int, NDArray[np.int64]]] = {}
+
+        def place_of(labels: NDArray[np.int64]) -> int:
+            number = self._n_values + len(constants)
+            return constants.setdefault(labels.tobytes(), (number, labels))[0]
+
+        for u in self.randomness if self._vectors else ():
+            stages = [placed for placed in self.stages if u.name in placed.stage.depends_on]
+            places = [place for placed in stages for place in placed.outputs]
+            outputs = [result for placed in stages for result in _dependencies(placed.stage)]
+            are_terms = [place in self.sums["estimate"] for place in places]
+            found = self._factors_of(u, outputs, are_terms)
+            if found is None:
+                continue
+            places.insert(0, self.places[u.name])
+            labels = [found.of_u, *found.of_outputs]
+            changed = {place: place_of(of) for place, of in zip(places, labels, strict=True)}
+            self.factors[u.name] = FactorPlaces(
+                found.n_factors,
+                changed[self.places[u.name]],
+                [(place, of) for place, of in changed.items() if place in self.sums["estimate"]],
+                sorted(changed.items()),
+            )
+        self.constants = [labels for _, labels in constants.values()]
+        vectors = [term for placed in self.stages for term in placed.stage.vectors]
+        self._has_declared = any(term.depends_like is not None for term in vectors)
+        self._data_then = [get_shared(data) for data in self.data]
+
+    def check_declared_factors(self, evaluation: Evaluation) -> None:
+        """Check that an entry stays the same while the numbers of other factors change.
+
+        The factors are divided in two by each digit of their numbers, so that any two of them are
+        told apart.
+
+        Raises
+        ------
+        EstimatorError
+            If it does not, as it should where factors are declared by the user.
+        """
+        rng = np.random.default_rng(0)
+        for u in self.randomness if self._has_declared else ():
+            factors = self.factors.get(u.name)
+            if factors is None:
+                continue
+            number = evaluation.values[factors.u]
+            old, fresh = self.value(evaluation, u.name), u.tag.apm_randomness.draw(rng)
+            for digit, which in itertools.product(range(factors.n_factors.bit_length()), (0, 1)):
+                has_moved = (np.arange(factors.n_factors) >> digit) & 1 == which
+                _, new = self.along(u.name)(np.where(has_moved[number], fresh, old), evaluation)
+                for place, of in factors.terms:
+                    stays = ~has_moved[evaluation.values[of]]
+                    entries = evaluation.values[place][stays], new.values[place][stays]
+                    if not np.allclose(*entries, rtol=1e-8, atol=1e-10, equal_nan=True):
+                        wrong = ~np.isclose(*entries, rtol=1e-8, atol=1e-10, equal_nan=True)
+                        names = ", ".join(map(str, np.flatnonzero(stays)[wrong][:10]))
+                        raise EstimatorError(
+                            f"Entries {names} of {', '.join(self.estimates)} depend on more of "
+                            f"{u.name} than was declared by factors= of apm.Potential: they change "
+                            "with numbers that belong to other entries. Leave out factors=, or "
+                            f"mend the estimator. {see('estimators')}"
+                        )
+
+    def check_factors(self) -> None:
+        """Check that data which have changed leave all factors as they are.
+
+        Raises
+        ------
+        EstimatorError
+            If they do not.
+        """
+        factors, constants, data_then = self.factors, self.constants, self._data_then
+        now = [get_shared(data) for data in self.data]
+        if not factors or all(map(np.array_equal, now, data_then)):
+            return
+        self._find_factors()
+        is_same = len(constants) == len(self.constants) and all(
+            map(np.array_equal, constants, self.constants)
+        )
+        if self.factors != factors or not is_same:
+            # With the old data too, or else the same step would pass the next time.
+            self.factors, self.constants, self._data_then = factors, constants, data_then
+            raise EstimatorError(
+                "The data of the model have changed, and with them which random numbers belong to "
+                f"which factor of {', '.join(self.estimates)}. Make the step again with the new "
+                "data."
+            )
+
     def _give_places(self, stages: Sequence[Stage]) -> dict[Variable, int]:
         """Give all that the stages compute a place among an evaluation's values."""
         place_of = {variable: self.places[name] for name, variable in self.inputs.items()}
         n_values = len(place_of)
         self.sums: dict[TermKind, list[int]] = {"prior": [], "exact": [], "estimate": []}
         self.stages: list[PlacedStage] = []
+        self._vectors: set[int] = set()
         for stage in stages:
-            outputs = range(n_values, n_values + len(stage.exports) + len(stage.sums))
+            outputs = range(n_values, n_values + len(stage.results))
             n_values = outputs.stop
             place_of.update(zip(stage.exports, outputs, strict=False))
-            for kind, place in zip(stage.sums, outputs[len(stage.exports) :], strict=True):
+            vectors = outputs[len(outputs) - len(stage.vectors) :]
+            for kind, place in zip(stage.sums, outputs[len(stage.exports) :], strict=False):
                 self.sums[kind].append(place)
+            self.sums["estimate"] += vectors
+            self._vectors.update(vectors)
             takes = tuple(place_of[variable] for variable in stage.inputs)
             self.stages.append(PlacedStage(stage, takes, tuple(outputs)))
         self._n_values = n_values
@@ -237,7 +384,8 @@ class Target:
 
     def start(self, values: Mapping[str, FloatVector]) -> Evaluation:
         """Evaluate from scratch, given the value of every input."""
-        nothing = Evaluation((None,) * self._n_values, 0.0, 0.0, 0.0, 0.0, FREE)
+        known = (*[None] * self._n_values, *self.constants)
+        nothing = Evaluation(known, 0.0, 0.0, 0.0, 0.0, FREE)
         _, evaluation = self.along(*self.inputs)(tuple(values[n] for n in self.inputs), nothing)
         return evaluation
 
@@ -249,11 +397,12 @@ class Target:
             for number, placed in enumerate(self.stages)
             if everything or placed.stage.depends_on & set(names)
         ]
+        outputs = {place for number in numbers for place in self.stages[number].outputs}
         return Plan(
             tuple(self.places[name] for name in names),
             tuple(number for number in numbers if self.stages[number].stage.is_prior),
             tuple(number for number in numbers if not self.stages[number].stage.is_prior),
-            any("estimate" in self.stages[number].stage.sums for number in numbers),
+            any(place in outputs for place in self.sums["estimate"]),
             not {THETA, REST}.isdisjoint(names),
         )
 
@@ -265,17 +414,19 @@ class Target:
         plan = self.plan(*names)
         prior_calls = [self._calls[number] for number in plan.prior]
         other_calls = [self._calls[number] for number in plan.others]
-        cubic = [place for call in other_calls for place in call.outputs]
+        cubic = [place for number in plan.others for place in self.stages[number].outputs]
         cubic = [place for place in cubic if place in self._cubic_places]
         sums, places = self.sums, plan.places
+        exact, estimate = sums["exact"], sums["estimate"]
+        place = places[0] if len(places) == 1 else None
 
         def prior(position: Any, evaluation: Evaluation) -> tuple[float, list[Any]]:
             values = list(evaluation.values)
-            if len(places) == 1:
-                values[places[0]] = position
+            if place is not None:
+                values[place] = position
             else:
-                for place, value in zip(places, position, strict=True):
-                    values[place] = value
+                for number, value in zip(places, position, strict=True):
+                    values[number] = value
             if not prior_calls:
                 return evaluation.log_prior, values
             self._run(prior_calls, values)
@@ -283,15 +434,16 @@ class Target:
 
         def others(values: list[Any]) -> tuple[float, float, int, tuple[Any, ...]]:
             self._run(other_calls, values)
-            log_estimate = self._sum_at(sums["estimate"], values)
+            log_estimate = self._sum_at(estimate, values)
             if log_estimate == math.inf:
                 raise EstimatorError(
                     f"The log-estimate is +inf at {self.describe(values)}. An estimate must be a "
                     "finite number; look for a division by zero or an overflow in the estimator. "
                     + see("estimators")
                 )
-            n_cubic = sum(int(values[place]) for place in cubic)
-            return self._sum_at(sums["exact"], values), log_estimate, n_cubic, tuple(values)
+            n_cubic = sum([int(values[place]) for place in cubic]) if cubic else 0
+            log_exact = self._sum_at(exact, values) if exact else 0.0
+            return log_exact, log_estimate, n_cubic, tuple(values)
 
         return make_density(prior, others, plan.computes_estimate, plan.changes_theta)
 
@@ -311,10 +463,10 @@ class Target:
     def time_stages(self, evaluation: Evaluation, timed: Callable[..., float]) -> dict[str, float]:
         """Time each stage by itself; return the sums by what the stages depend on."""
         seconds: dict[str, float] = {}
-        for placed, (function, takes, _) in zip(self.stages, self._calls, strict=True):
+        for placed, (function, take, _) in zip(self.stages, self._calls, strict=True):
             label = ", ".join(n.strip(":") for n in sorted(placed.stage.depends_on)) or "data"
             label = f"prior: {label}" if placed.stage.is_prior else label
-            arguments = [evaluation.values[place] for place in takes]
+            arguments = take(evaluation.values)
             spent = timed(lambda call=function, given=arguments: call(*given))
             seconds[label] = seconds.get(label, 0.0) + spent
         return seconds
@@ -352,10 +504,8 @@ class Target:
     def _run(self, calls: Iterable[Call], values: list[Any]) -> None:
         """Run some stages, and put what they compute into its places."""
         try:
-            for function, takes, gives in calls:
-                results = function(*[values[place] for place in takes])
-                for place, result in zip(gives, results, strict=True):
-                    values[place] = result
+            for function, take, outputs in calls:
+                values[outputs] = (function.compiled or function.compile())(*take(values))
         except Exception as error:
             self._explain(error, values)
             raise
@@ -365,7 +515,8 @@ class Target:
         try:
             total = 0.0
             for place in places:
-                total += float(values[place])
+                value = values[place]
+                total += summed(value) if place in self._vectors else float(value)
         except Exception as error:  # an op that does not keep to its type
             self._explain(error, values)
             raise
@@ -382,6 +533,13 @@ class Target:
             f"{name} = {describe_value(value)}"
             for name, value in zip(self._parameter_names, parameters, strict=True)
         )
+
+
+def _taking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return a function that takes the values at some places."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return operator.itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
 
 
 def _term_kinds(model: pm.Model, logps: Sequence[Variable]) -> list[TermKind]:
@@ -415,6 +573,12 @@ def _approximations(model: pm.Model, kinds: Sequence[TermKind]) -> list[Variable
     if not all(term is not None for term in wanted):
         return []
     return model.replace_rvs_by_values(wanted)
+
+
+def _dependencies(stage: Stage) -> list[Variable]:
+    """Return variables that depend on randomness as the results of a stage do."""
+    vectors = [term.dependence for term in stage.vectors]
+    return [*stage.results[: len(stage.results) - len(vectors)], *vectors]
 
 
 def _ops_in_python(stage: Stage) -> list[Op]:

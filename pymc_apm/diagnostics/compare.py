@@ -53,7 +53,7 @@ def compare(
 
         - ``chains``; ``draws``, in all chains; ``cost``, of all draws;
         - ``acceptance``, the mean of the statistic ``accepted`` (for NUTS, of ``acceptance_rate``;
-          else the share of draws that moved); ``u_acceptance``, the share of draws that moved u;
+          else the share of draws that moved); ``u_acceptance``, the share of u that moved;
         - ``ess_bulk`` and ``ess_tail``, the least of all elements; ``ess_per_cost``, the first of
           them over ``cost``; ``rhat``, the largest; all by ArviZ;
         - ``worst``, the element with the least ``ess_bulk``, and ``mcse``, the Monte Carlo standard

@@ -137,7 +137,7 @@ def statistic(idata: Any, name: str) -> FloatArray | None:
 
 
 def moves_of_u(idata: Any) -> FloatArray | None:
-    """Return which draws moved u, with the shape (chain, draw, step), if that was recorded.
+    """Return how much of u each draw moved, as (chain, draw, step), if that was recorded.
 
     A step that leaves u to another one records that it did not move it. It is left out, unless no
     step ever moved u.
@@ -145,7 +145,6 @@ def moves_of_u(idata: Any) -> FloatArray | None:
     moves = statistic(idata, "u_accepted")
     if moves is None:
         return None
-    moves = (moves > 0).astype(np.float64)
     updates = moves.any(axis=(0, 1))
     return moves[..., updates] if updates.any() else moves[..., :1]
 

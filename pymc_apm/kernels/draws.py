@@ -13,3 +13,8 @@ def draw_normal(rng: np.random.Generator, size: int) -> FloatVector:
 def draw_uniform(rng: np.random.Generator, size: int) -> FloatVector:
     """Draw from U(0, 1)^n."""
     return rng.random(size)
+
+
+def draw_exponential(rng: np.random.Generator, size: int) -> FloatVector:
+    """Draw from the exponential distribution with mean 1."""
+    return rng.standard_exponential(size)

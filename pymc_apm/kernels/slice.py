@@ -60,6 +60,12 @@ def line(position: FloatVector, direction: FloatVector, z: float) -> FloatVector
     return position + direction * z
 
 
+def differ(first: FloatVector, second: FloatVector) -> bool:
+    """Say whether two vectors differ: as a rule their last elements do, which is soon found."""
+    is_elsewhere = first.size > 0 and second.size > 0 and first[-1] != second[-1]
+    return bool(is_elsewhere) or not np.array_equal(first, second)
+
+
 def random_direction(rng: np.random.Generator, cholesky: FloatVector) -> FloatVector:
     """Draw a direction uniformly from the unit sphere, stretched by ``cholesky``."""
     noise = draw_normal(rng, len(cholesky))
@@ -107,9 +113,9 @@ def shrink(
     for attempt in range(1, MAX_SHRINKS + 1):
         position = path(state.position, direction, z)
         value, memo = log_density(position, state.memo)
-        cost = plus(cost, cost_of(memo))
+        cost = cost_of(memo) if attempt == 1 else plus(cost, cost_of(memo))
         if value > log_height:
-            moved = attempt == 1 or not np.array_equal(position, state.position)
+            moved = attempt == 1 or differ(position, state.position)
             return State(position, value, memo), SliceInfo(moved, attempt, 0, z, cost, 1.0)
         if z < 0.0:
             lower = z
@@ -178,6 +184,8 @@ def linear_slice(
     state, info = shrink(
         rng, state, log_density, line, direction, log_height, proposal, lower, upper
     )
+    if n_step_out == 0:
+        return state, info
     return state, SliceInfo(
         info.accepted,
         info.n_evals + n_step_out,

@@ -13,6 +13,7 @@ from pymc.util import get_random_generator
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_apm._compat import StartsChains, uses_numba
+from pymc_apm.adaptive.factors import updating_factors
 from pymc_apm.adaptive.transition import (
     Settle,
     Transition,
@@ -25,7 +26,7 @@ from pymc_apm.claims import unclaimed_in
 from pymc_apm.density.target import Target
 from pymc_apm.errors import ModelError, UnclaimedRandomnessError, see, unclaimed
 from pymc_apm.kinds import U_UPDATES
-from pymc_apm.steps.chain import Chain, Logs, Recipe
+from pymc_apm.steps.chain import Chain, Evaluated, Recipe
 from pymc_apm.steps.choose import choose_randomness
 from pymc_apm.steps.compiling import Choice, Compiling
 from pymc_apm.steps.progress import ShowsProgress
@@ -45,7 +46,7 @@ class APMState(StepMethodState):
     u: dict[str, NDArray[np.float64]]
     is_started: bool
     learnt: Any
-    logs: Logs | None
+    evaluated: Evaluated | None
 
 
 class APMStep(StartsChains, ShowsProgress, BlockedStep):
@@ -74,6 +75,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         u: Any,
         u_update: str | None,
         kind: str | None = None,
+        factorwise: bool = True,
         model: pm.Model | None,
         rng: Any,
         initial_point: Point | None,
@@ -110,6 +112,8 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
                 "update the randomness alone."
             )
         self.u_update = u_update
+        one_of(f"factorwise of {name}", factorwise, True, False)
+        self.factorwise = factorwise
         self.moved: list[SharedVariable] = (
             choose_randomness(self.target.randomness, u, kind, u_update, name) if u_update else []
         )
@@ -149,10 +153,16 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         """Make the update of all randomness that this step moves, one u after the other."""
         updates = []
         for variable in self.moved:
-            kernel = variable.tag.apm_randomness.kind.updates[self.u_update]
+            kind, along_u = variable.tag.apm_randomness.kind, density(variable.name)
             place = self.target.places[variable.name]
-            update = updating_u(kernel, density(variable.name), place)
-            if variable.tag.apm_randomness.kind.is_lazy:
+            factors = self.target.factors.get(variable.name)
+            if self.factorwise and factors and self.u_update in kind.updates_of_factors:
+                kernel = kind.updates_of_factors[self.u_update]
+                estimates = self.target.sums["estimate"]
+                update = updating_factors(kernel, along_u, place, factors, estimates)
+            else:
+                update = updating_u(kind.updates[self.u_update], along_u, place)
+            if kind.is_lazy:
                 update = settling(self.settle(variable.name), update)
             updates.append(update)
         return one_after_the_other(updates)
@@ -236,13 +246,13 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         return self.moved
 
     @property
-    def logs(self) -> Logs | None:
-        """The log density at the last draw and its parts, as they were computed there."""
-        return self.chain.logs
+    def evaluated(self) -> Evaluated | None:
+        """Where the target was evaluated last, and what was computed there."""
+        return self.chain.evaluated
 
-    @logs.setter
-    def logs(self, logs: Logs | None) -> None:
-        self.chain.expect(logs)
+    @evaluated.setter
+    def evaluated(self, evaluated: Evaluated | None) -> None:
+        self.chain.expect(evaluated)
 
     @property
     def evaluation(self) -> Evaluation | None:

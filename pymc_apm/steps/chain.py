@@ -54,6 +54,24 @@ Logs: TypeAlias = tuple[float, float, float, float]
 """The logs of an evaluation: the density, the estimate, the prior, the exact likelihood."""
 
 
+class Evaluated(NamedTuple):
+    """Where a chain was evaluated last: all that it takes to evaluate it there again.
+
+    That need not be where the chain is now: another step may have moved the point or u since, and
+    to follow it costs an evaluation, which counts.
+
+    Attributes
+    ----------
+    inputs : dict
+        The value of each input of the target.
+    logs : tuple of float
+        What was computed there.
+    """
+
+    inputs: dict[str, FloatVector]
+    logs: Logs
+
+
 class Recipe(NamedTuple):
     """What a step makes its chain from.
 
@@ -101,12 +119,12 @@ class _Ahead:
         self.n_draws = len(batch.positions)
         self.points = []
         for name, shape, dtype, first, last in chain.target.layout.entries:
-            table = batch.positions[:, first:last].astype(dtype)
-            self.points.append((name, _rows(table, shape), [row.tobytes() for row in table]))
+            rows = _rows(batch.positions[:, first:last].astype(dtype), shape)
+            self.points.append((name, rows, [row.tobytes() for row in rows]))
         self.us = []
         for variable, where in zip(chain.moved, chain.slices_of_u, strict=True):
-            table = batch.positions[:, where]
-            self.us.append((storage_of(variable), _rows(table, variable.type.shape), table))
+            rows = _rows(batch.positions[:, where], variable.type.shape)
+            self.us.append((storage_of(variable), rows, [row.tobytes() for row in rows]))
         self.stats = rows_of(
             chain.recipe.statistics, batch.report, batch.log_estimate, chain.target.n_fixed
         )
@@ -184,22 +202,49 @@ class Chain:
     def forget(self) -> None:
         """Forget where the chain is: it is told again by the next point."""
         self._evaluation: Evaluation | None = None
+        self._seen_theta: list[bytes] = []
         self._ahead: _Ahead | None = None
         self._seen_data: list[tuple[list[Any], Any]] = []
         self._program: Program | None = None
-        self._expected: Logs | None = None
+        self._expected: Evaluated | None = None
         self._length = 1
         self._n_made = 0
         self._n_in_python = 0
+        self._failure: Exception | None = None
         self.compiling.restart()
 
-    def expect(self, logs: Logs | None) -> None:
-        """Take the log density and its parts, as they were computed once, where they are again.
+    def expect(self, evaluated: Evaluated | None) -> None:
+        """Take it that the target was evaluated last at some place."""
+        self._expected = evaluated
 
-        Compiled code and Python differ in the last digit, and a chain that is restored is to be the
-        same to the last one.
+    def find_again(self) -> tuple[Logs, Logs] | None:
+        """Evaluate the target of a chain that was restored where it was evaluated last.
+
+        Returns
+        -------
+        before, now : tuple of float
+            The log density and its parts as they were computed there once, and now. None if the
+            chain was not restored, or has moved on.
         """
-        self._expected = logs
+        expected = self._expected
+        if expected is None or self._evaluation is not None:
+            return None
+        evaluation = self.target.start(expected.inputs)
+        self._see_data()
+        now: Logs = evaluation[1:5]
+        if np.allclose(now, expected.logs, rtol=1e-8):
+            # Compiled code and Python differ in the last digit, and a chain that is restored is to
+            # be the same to the last one.
+            evaluation = Evaluation(evaluation.values, *expected.logs, evaluation.cost)
+        self._evaluation = evaluation
+        self._seen_theta = self._bytes_of_theta(self.target.layout.unravel(expected.inputs[THETA]))
+        self._expected = None
+        return expected.logs, now
+
+    def _see_data(self) -> None:
+        """Take note of the data, if they leave the factors of the estimate as they are."""
+        self.target.check_factors()
+        self._seen_data = [(storage_of(data), get_shared(data)) for data in self.target.data]
 
     @property
     def rng(self) -> np.random.Generator:
@@ -240,10 +285,13 @@ class Chain:
         return self._evaluation
 
     @property
-    def logs(self) -> Logs | None:
-        """The log density at the last draw and its parts, also of a chain that was restored."""
+    def evaluated(self) -> Evaluated | None:
+        """Where the target was evaluated last, also of a chain that was restored."""
         evaluation = self.evaluation
-        return self._expected if evaluation is None else evaluation[1:5]
+        if evaluation is None:
+            return self._expected
+        inputs = {name: self.target.value(evaluation, name) for name in self.target.inputs}
+        return Evaluated(inputs, evaluation[1:5])
 
     @property
     def is_compiled(self) -> bool:
@@ -269,7 +317,9 @@ class Chain:
         cost = FREE
         if ahead is None or not self._is_where_it_was(ahead, point):
             self.go_back()
-            self._evaluation, cost = self._come_to(point)
+            evaluation, cost = self._come_to(point)
+            if evaluation is not self._evaluation:
+                self._evaluation, self._seen_theta = evaluation, self._bytes_of_theta(point)
             ahead = None
         elif ahead.next < ahead.n_draws:
             return self._hand_out(ahead, point)
@@ -277,7 +327,7 @@ class Chain:
             self._program = self.compiling.program(self)
         if self._program is None or self._n_in_python > 0:
             return self._advance_in_python(point, cost)
-        ahead = self._advance_in_batch(ahead, cost)
+        ahead = self._advance_in_batch(ahead, point, cost)
         if ahead is None:
             return self._advance_in_python(point, cost)
         return self._hand_out(ahead, point)
@@ -288,25 +338,26 @@ class Chain:
         What has changed is found by value: with several cores the arrays of a point are views of
         memory that PyMC overwrites.
         """
+        self.find_again()
         target, evaluation = self.target, self._evaluation
-        theta, rest = target.layout.ravel(point), target.rest.ravel(point)
-        is_other_data = any(storage[0] is not value for storage, value in self._seen_data)
-        if evaluation is None or is_other_data:
+        if evaluation is None or self._is_other_data():
             is_first = evaluation is None
-            self._seen_data = [(storage_of(data), get_shared(data)) for data in target.data]
+            theta, rest = target.layout.ravel(point), target.rest.ravel(point)
             if not self.is_started:
-                return self._check_start(theta, rest), FREE
-            evaluation = target.start(self.values_of_inputs(theta, rest))
-            if self._expected and np.allclose(evaluation[1:5], self._expected, rtol=1e-8):
-                evaluation = Evaluation(evaluation.values, *self._expected, evaluation.cost)
-            self._expected = None
-            cost = FREE if is_first else evaluation.cost
+                evaluation, cost = self._check_start(theta, rest), FREE
+            else:
+                evaluation = target.start(self.values_of_inputs(theta, rest))
+                cost = FREE if is_first else evaluation.cost
+            self._see_data()
         else:
             changed: dict[str, FloatVector] = {}
-            if not _same(theta, target.value(evaluation, THETA)):
-                changed[THETA] = theta
-            if rest.size and not _same(rest, target.value(evaluation, REST)):
-                changed[REST] = rest
+            # As it was handed out, where theta may have been rounded to another type.
+            if self._bytes_of_theta(point) != self._seen_theta:
+                changed[THETA] = target.layout.ravel(point)
+            if target.rest.size:
+                rest = target.rest.ravel(point)
+                if not _same(rest, target.value(evaluation, REST)):
+                    changed[REST] = rest
             for variable in target.randomness:
                 u = get_shared(variable).reshape(-1)
                 if not _same(u, target.value(evaluation, variable.name)):
@@ -320,7 +371,7 @@ class Chain:
         if not evaluation.log_density > -np.inf:
             raise EstimatorError(
                 "The estimate is zero at the point at which another step, or a callback, left the "
-                f"chain: {self._describe(theta, rest)}."
+                f"chain: {self._describe(target.layout.ravel(point), target.rest.ravel(point))}."
             )
         return evaluation, cost
 
@@ -328,6 +379,7 @@ class Chain:
         evaluation = self._evaluation
         assert evaluation is not None
         self._ahead = None
+        failure, self._failure = self._failure, None  # Python may raise it too
         began = time.perf_counter()
         evaluation, self._learnt, report = self._draw(
             self._rng, evaluation, self.recipe.options, self._learnt, self._tune, self.recipe.thin
@@ -335,6 +387,11 @@ class Chain:
         self._evaluation = evaluation
         self._n_made += 1
         self._n_in_python = max(self._n_in_python - 1, 0)
+        if self._n_in_python > 0:
+            self._failure = failure
+        elif failure is not None:
+            self._program = None
+            self.compiling.give_up(failure)
         target = self.target
         for variable in self.moved:
             u = target.value(evaluation, variable.name)
@@ -350,9 +407,13 @@ class Chain:
             stats["n_cubic"] += cost.n_cubic
         point = point.copy()
         point.update(target.layout.unravel(target.value(evaluation, THETA)))
-        if self._program is None:
+        self._seen_theta = self._bytes_of_theta(point)
+        if self._program is None and self.compiling.is_open:
             self.compiling.note(time.perf_counter() - began, self._n_left(), cost is not FREE)
         return point, stats
+
+    def _bytes_of_theta(self, point: Point) -> list[bytes]:
+        return [point[entry.name].tobytes() for entry in self.target.layout.entries]
 
     def _n_left(self) -> int:
         """Return how many draws there will be; as many again if that is not known."""
@@ -366,7 +427,9 @@ class Chain:
         recipe = self.recipe
         return self._rng, evaluation, recipe.options, learnt, tune, recipe.thin, n_draws
 
-    def _advance_in_batch(self, ahead: "_Ahead | None", cost: Cost) -> "_Ahead | None":
+    def _advance_in_batch(
+        self, ahead: "_Ahead | None", point: Point, cost: Cost
+    ) -> "_Ahead | None":
         """Make the next batch: from the end of the last one, or from where the chain came to."""
         assert self._program is not None
         if ahead is None:
@@ -386,24 +449,21 @@ class Chain:
             # Go on in Python, where the error is raised at its draw and can be explained.
             self._rng.bit_generator.state = start.rng_state
             self._evaluation = self._program.densities.from_numba(evaluation)
+            self._seen_theta = self._bytes_of_theta(point)
             self._ahead = None
             self._n_in_python = self._length
             if not isinstance(error, Exception):  # Ctrl-C
                 raise
+            self._failure = error
             return None
         self._seconds_per_draw = (time.perf_counter() - began) / self._length
         self._n_made += self._length
         self._ahead = _Ahead(start, batch, self, cost)
         if ahead is None:
-            self._seen_rest = [
-                (entry.name, self.target.value(start.evaluation, REST)[entry.start : entry.stop])
-                for entry in self.target.rest.entries
-            ]
-            self._seen_u = [
-                (storage_of(u), self.target.value(start.evaluation, u.name))
-                for u in self.target.randomness
-                if u not in self.moved
-            ]
+            target = self.target
+            self._seen_rest = [(e.name, point[e.name].tobytes()) for e in target.rest.entries]
+            others = [storage_of(u) for u in target.randomness if u not in self.moved]
+            self._seen_u = [(storage, storage[0].tobytes()) for storage in others]
         return self._ahead
 
     def _next_length(self) -> int:
@@ -422,25 +482,34 @@ class Chain:
         for name, values, _ in ahead.points:
             point[name] = values[number]
         for storage, values, _ in ahead.us:
-            storage[0] = values[number].copy()  # so that a change in place from outside is seen
+            storage[0] = values[number]
         return point, ahead.stats[number]
 
     def _is_where_it_was(self, ahead: _Ahead, point: Point) -> bool:
-        """Say whether the chain is where the last draw that was handed out left it."""
+        """Say whether the chain is where the last draw that was handed out left it.
+
+        By their bytes, as arrays may be changed in place.
+        """
         number = ahead.next - 1
         for name, _, seen in ahead.points:
             if point[name].tobytes() != seen[number]:
                 return False
-        for storage, _, table in ahead.us:
-            if not _same(storage[0].reshape(-1), table[number]):
+        for storage, _, seen in ahead.us:
+            if storage[0].tobytes() != seen[number]:
                 return False
         for name, value in self._seen_rest:
-            if not _same(np.ravel(point[name]).astype(np.float64), value):
+            if point[name].tobytes() != value:
                 return False
-        for storage, u in self._seen_u:
-            if not _same(storage[0].reshape(-1), u):
+        for storage, value in self._seen_u:
+            if storage[0].tobytes() != value:
                 return False
-        return all(storage[0] is value for storage, value in self._seen_data)
+        return not self._is_other_data()
+
+    def _is_other_data(self) -> bool:
+        for storage, value in self._seen_data:
+            if storage[0] is not value:
+                return True
+        return False
 
     def go_back(self) -> None:
         """Take back all that was computed ahead of the last draw that was handed out."""
@@ -457,6 +526,7 @@ class Chain:
             )
             self._n_made -= ahead.n_draws - ahead.next
         self._evaluation = program.densities.from_numba(batch.evaluation)
+        self._seen_theta = [seen[ahead.next - 1] for _, _, seen in ahead.points]
         self._learnt = batch.learnt
         self._ahead = None
 
@@ -495,6 +565,7 @@ class Chain:
                 f"{self._describe(theta, rest)}. Give other initvals to pm.sample."
             )
         self._check_clamped(evaluation, target.start(self.values_of_inputs(theta, rest)))
+        target.check_declared_factors(evaluation)
         self.is_started = True
         return evaluation
 

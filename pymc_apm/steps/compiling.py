@@ -81,6 +81,11 @@ class Compiling:
         return self.__dict__ | {"_program": None, "_is_ready": False}
 
     @property
+    def is_open(self) -> bool:
+        """Whether it depends on the time that draws take."""
+        return self._choice == "auto"
+
+    @property
     def is_wanted(self) -> bool:
         """Whether the user wants compiled code from the first draw on."""
         return self._choice is True
@@ -101,6 +106,14 @@ class Compiling:
         self._n_left = n_left
         self._n_interrupted += is_interrupted
         self.is_due = self._choice == "auto" and self._seconds > self._next_look
+
+    def give_up(self, error: Exception) -> None:
+        """Stay in Python, which made the draws at which compiled code raised an error."""
+        logger.warning(
+            f"{self._name} goes on in Python, because compiled code raised an error where Python "
+            f"raises none: {error!r}. Please report it."
+        )
+        self._choice, self._is_ready, self.is_due = False, False, False
 
     def program(self, chain: "Chain") -> "Program | None":
         """Return a program that can be run, if it is time for one."""

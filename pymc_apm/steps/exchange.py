@@ -233,6 +233,12 @@ class ExchangeMH(StartsChains, ShowsProgress, WalksRandomly, BlockedStep):
             self._learn(stats["accept_rate"], state.position)
         return state.memo.point.copy(), [stats]
 
+    def log_unnormalised(self, point: Point) -> float:
+        """Return the sum of the log densities of the data that lack their normalisers."""
+        _, place = self._log_exact(point)
+        observed = [estimator.observed for estimator in self._estimators]
+        return float(np.sum(self._log_g(observed, place)))
+
     def _learn(self, accept_rate: float, theta: FloatVector) -> None:
         if self.options.tunes_scale:
             scale = tune_scale(self.learnt.scale, accept_rate, self.options.target_accept)

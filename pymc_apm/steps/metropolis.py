@@ -50,6 +50,10 @@ class APMMetropolis(WalksRandomly, APMStep):
         Whether to propose all parameters together, or one after the other.
     theta_updates : int
         How many updates of the parameters to make for each update of u.
+    factorwise : bool
+        Whether to update the randomness of independent factors of the estimate separately, where
+        the model proves that there are some. That is what makes mixing independent of the amount
+        of data; ``False`` is for comparisons.
     u : variable, str or list of these, optional
         The randomness to update; all that the model has if not given.
     compile : {"auto", True, False}
@@ -105,6 +109,7 @@ class APMMetropolis(WalksRandomly, APMStep):
         target_accept: float | tuple[float, float] = 0.234,
         directions: Literal["all", "coordinate"] = "all",
         theta_updates: int = 1,
+        factorwise: bool = True,
         u: Any = None,
         compile: Choice = "auto",
         thin: int = 1,
@@ -118,6 +123,7 @@ class APMMetropolis(WalksRandomly, APMStep):
             all_variables(vars, model),
             u=u,
             u_update=u_update,
+            factorwise=factorwise,
             model=model,
             rng=rng,
             initial_point=initial_point,

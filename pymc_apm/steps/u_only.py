@@ -27,6 +27,7 @@ class _UOnly(APMStep):
         self,
         u: Any = None,
         *,
+        factorwise: bool = True,
         model: pm.Model | None = None,
         rng: Any = None,
         initial_point: Point | None = None,
@@ -38,6 +39,7 @@ class _UOnly(APMStep):
             u=u,
             u_update=self._u_update,
             kind=self._kind,
+            factorwise=factorwise,
             model=model,
             rng=rng,
             initial_point=initial_point,
@@ -62,6 +64,10 @@ class APMEllipticalU(_UOnly):
     u : variable, str or list of these, optional
         The randomness to update; all Gaussian randomness of the model if not given. Randomness of
         other kinds is left to other steps.
+    factorwise : bool
+        Whether to update the randomness of independent factors of the estimate separately, where
+        the model proves that there are some. That is what makes mixing independent of the amount
+        of data; ``False`` is for comparisons.
     model : Model, optional
         The model; the one whose context is open if not given.
     rng : Generator or seed, optional
@@ -103,6 +109,10 @@ class APMReflectiveU(_UOnly):
     u : variable, str or list of these, optional
         The randomness to update; all uniform randomness of the model if not given. Randomness of
         other kinds is left to other steps.
+    factorwise : bool
+        Whether to update the randomness of independent factors of the estimate separately, where
+        the model proves that there are some. That is what makes mixing independent of the amount
+        of data; ``False`` is for comparisons.
     model : Model, optional
         The model; the one whose context is open if not given.
     rng : Generator or seed, optional
@@ -145,6 +155,10 @@ class APMIndependenceU(_UOnly):
     ----------
     u : variable, str or list of these, optional
         The randomness to update; all that the model has if not given.
+    factorwise : bool
+        Whether to update the randomness of independent factors of the estimate separately, where
+        the model proves that there are some. That is what makes mixing independent of the amount
+        of data; ``False`` is for comparisons.
     model : Model, optional
         The model; the one whose context is open if not given.
     rng : Generator or seed, optional

@@ -230,7 +230,7 @@ SAME_DENSITY = {
 Step = Callable[..., Any]
 
 STEPS: dict[str, Step] = {
-    "SS+SS": lambda **k: apm.APMSlice(**k),
+    "SS+SS": lambda **k: apm.APMSlice(directions="random", **k),
     "SS+SS / again": lambda **k: apm.APMSlice(thin=2, step_out=3, width=1.0, **k),
     "SS+SS / other directions": lambda **k: apm.APMSlice(directions="coordinate", **k),
     "SS+SS / stepping out": lambda **k: apm.APMSlice(step_out=True, **k),

@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from numba.core.runtime import _nrt_python, rtsys
 from pymc.step_methods.compound import CompoundStep
 from pymc.step_methods.state import equal_dataclass_values
 
@@ -451,3 +452,69 @@ def test_a_callback_that_leaves_the_chain_where_the_estimate_is_zero_is_told(ste
             step.step(points[-1] | {"theta": np.array([2.0, 0.0])})
         more, _ = run(step, points[-1], 5)
         assert len(more) == 5
+
+
+def test_a_program_that_raises_where_python_does_not_is_given_up_and_told(
+    model, monkeypatch, caplog
+):
+    with model:
+        steps = [apm.APMSlice([model["theta"]], compile=compile) for compile in (True, False)]
+    working, calls = Program.run, []
+
+    def broken(program, *arguments):
+        calls.append(arguments)
+        if len(calls) > 3:
+            raise RuntimeError("no such luck")
+        return working(program, *arguments)
+
+    monkeypatch.setattr(Program, "run", broken)
+    made = []
+    for step in steps:
+        start_chain(step, 10)
+        points, _ = run(step, model.initial_point(), 60)
+        made.append(stacked(points))
+    np.testing.assert_allclose(*made, rtol=1e-9)
+    assert len(calls) == 4
+    assert not steps[0].is_compiled
+    (record,) = [record for record in caplog.records if "no such luck" in record.message]
+    assert "APMSlice goes on in Python" in record.message
+
+
+def test_parameters_of_another_type_are_rounded_where_they_are_handed_out_alone():
+    with pm.Model() as model:
+        theta = pm.Normal("theta", shape=2, dtype="float32")
+        u = apm.StandardNormal("u", shape=3)
+        apm.Potential("log_lik", 0.3 * (theta.sum() * u).sum())
+        steps = [apm.APMSlice(width=2.0, compile=compile) for compile in (True, False)]
+    made = []
+    for step in steps:
+        start_chain(step, 11)
+        points, stats = run(step, model.initial_point(), 60)
+        assert points[-1]["theta"].dtype == np.float32
+        theta = step.target.value(step.evaluation, ":theta")
+        assert (theta != theta.astype(np.float32)).all()
+        made.append([*stacked(points).T, [row["n_evals"] for row in stats]])
+    np.testing.assert_allclose(*made, rtol=1e-6)
+    # An update along a line needs at least one evaluation, and none to come to where it was.
+    assert min(row["n_theta_evals"] for row in stats) == 1
+
+
+@pytest.mark.parametrize("tune", [True, False])
+def test_compiled_code_frees_all_that_it_allocates(steps, model, tune):
+    """References to arrays are counted in a way of our own: see ``compiled/parts.py``."""
+    chain = steps[0].chain
+    start_chain(steps[0], 12)
+    run(steps[0], model.initial_point(), 20)
+    program = chain.compiling.compiled(chain)
+    evaluation = program.densities.to_numba(chain.evaluation)
+    arguments = chain.arguments(50, evaluation, chain.learnt, tune)
+    _nrt_python.memsys_enable_stats()
+    try:
+        before = rtsys.get_allocation_stats()
+        for _ in range(5):
+            program.run(*arguments)
+        after = rtsys.get_allocation_stats()
+    finally:
+        _nrt_python.memsys_disable_stats()
+    assert after.alloc - before.alloc > 5 * 50
+    assert after.alloc - before.alloc == after.free - before.free

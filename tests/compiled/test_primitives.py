@@ -7,8 +7,18 @@ from scipy import special
 
 from pymc_apm import types
 from pymc_apm.adaptive import covariance
+from pymc_apm.adaptive import factors as by_factor
 from pymc_apm.compiled.primitives import PRIMITIVES
-from pymc_apm.kernels import blocks, draws, elliptical, linear, normal, reflective, slice
+from pymc_apm.kernels import (
+    blocks,
+    draws,
+    elliptical,
+    factors,
+    linear,
+    normal,
+    reflective,
+    slice,
+)
 
 N_INPUTS = 30
 
@@ -34,6 +44,37 @@ def cholesky_inputs(rng, dim):
     if rng.random() < 0.3:
         matrix[-1, -1] = rng.choice([0.0, np.inf, np.nan])
     return matrix, n_draws, bool(rng.random() < 0.5)
+
+
+def odd_numbers(rng, size):
+    """Draw numbers, some of them such as a log-estimate should not be."""
+    odd = rng.choice([-np.inf, np.inf, np.nan][: rng.integers(2, 4)], size)
+    return np.where(rng.random(size) < 0.2, odd, rng.standard_normal(size))
+
+
+def factor_inputs(rng, dim):
+    n_numbers = 4 * dim
+    z, factor_of = 3.0 * rng.standard_normal(dim), rng.integers(dim, size=n_numbers)
+    return rng.random(n_numbers), rng.standard_normal(n_numbers), z, factor_of
+
+
+def bracket_inputs(rng, dim):
+    lower, is_left = -rng.random(dim), rng.random(dim) < 0.7
+    z = lower + rng.random(dim)
+    brackets = factors.Brackets(z, lower, lower + 1.0, is_left, int(is_left.sum()))
+    return rng.spawn(1)[0], brackets, odd_numbers(rng, dim), rng.standard_normal(dim)
+
+
+def values_by_factor(rng, dim):
+    return odd_numbers(rng, 4 * dim), rng.integers(-1, dim, size=4 * dim)
+
+
+def old_and_new(rng, dim):
+    """Draw values, of which a check may have spoilt those of a factor of -1 too."""
+    new, factor_of = values_by_factor(rng, dim)
+    old = odd_numbers(rng, new.size)
+    shape = (4, dim) if rng.random() < 0.5 else (4 * dim,)
+    return old.reshape(shape), new.reshape(shape), factor_of, rng.random(dim) < 0.5
 
 
 def evaluation_with_a_cost(rng, dim):
@@ -63,10 +104,17 @@ INPUTS = {
         int(rng.integers(1, 100)),
     ),
     covariance.regularised_cholesky: cholesky_inputs,
+    types.summed: lambda rng, dim: (odd_numbers(rng, dim),),
+    factors.ellipses: factor_inputs,
+    factors.reflected_lines: factor_inputs,
+    factors.narrowed: bracket_inputs,
+    factors.acceptance: lambda rng, dim: (odd_numbers(rng, dim), rng.standard_normal(dim)),
+    by_factor.added: lambda rng, dim: (rng.standard_normal(dim), *values_by_factor(rng, dim)),
+    by_factor.chosen: old_and_new,
 }
 """Functions that draw arguments for each function, for a given dimension."""
 
-MAY_CHANGE = {draws.draw_normal: 0}
+MAY_CHANGE = {draws.draw_normal: 0, factors.narrowed: 0}
 """The argument that a function may change: a generator moves on."""
 
 
@@ -245,3 +293,15 @@ def test_wrong_primitive_does_not_agree(wrong):
     *_, arguments = random_inputs(WRONG[wrong])
     with pytest.raises(AssertionError):
         assert_agrees(WRONG[wrong], compiled, arguments)
+
+
+@pytest.mark.parametrize("function", [types.summed, by_factor.added, by_factor.chosen])
+def test_numbers_are_taken_as_arrays_of_one_element_are(function):
+    compiled = called_from_compiled_code(function)
+    factor_of, has_moved = np.array([1]), np.array([True, False])
+    arguments = {
+        types.summed: (2.5,),
+        by_factor.added: (np.array([0.5, 1.0]), 2.5, factor_of),
+        by_factor.chosen: (1.5, 2.5, factor_of, has_moved),
+    }[function]
+    np.testing.assert_allclose(compiled(*arguments), function(*arguments))

@@ -26,6 +26,7 @@ OPTIONS = {
     "SS+SS width adaptive": lambda **k: apm.APMSlice(width=1.5, directions="adaptive", **k),
     "SS+SS widths": lambda **k: apm.APMSlice(width=np.arange(1.0, 5.0) / 4, **k),
     "SS+SS ellipse": lambda **k: apm.APMSlice(directions="ellipse", **k),
+    "SS+SS as one": lambda **k: apm.APMSlice(factorwise=False, **k),
     "SS+SS some u": lambda **k: apm.APMSlice(u=["u", "v"], **k),
     "SS+MH bounds": lambda **k: apm.APMMetropolis(target_accept=(0.15, 0.3), **k),
     "SS+MH scaling": lambda **k: apm.APMMetropolis(scaling=0.2, **k),
@@ -79,8 +80,12 @@ def assert_same_chain(first, second):
         np.testing.assert_allclose(first[2][name], second[2][name], rtol=1e-9, atol=1e-9)
 
 
+QUICK = "PM MH scaling"
+"""The smallest program; SS+SS on a smaller model is in test_batches.py."""
+
+
 @pytest.mark.parametrize("thin", others_are_slow([3], [1, 3]))
-@pytest.mark.parametrize("name", others_are_slow(["SS+SS", "SS+SS theta_updates"], OPTIONS))
+@pytest.mark.parametrize("name", others_are_slow([QUICK], OPTIONS))
 def test_a_chain_is_the_same_compiled_and_not(model, name, thin):
     with model:
         steps = [OPTIONS[name](compile=compile, thin=thin) for compile in (True, False)]
@@ -93,7 +98,7 @@ def test_a_chain_is_the_same_compiled_and_not(model, name, thin):
 
 def test_chains_of_other_seeds_are_told_apart(model):
     with model:
-        step = apm.APMSlice(compile=True)
+        step = OPTIONS[QUICK](compile=True)
     first = chain(step, model.initial_point())
     start_chain(step, 1)
     points, stats = run(step, model.initial_point(), len(first[1]))

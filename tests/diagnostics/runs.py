@@ -65,7 +65,7 @@ def chain_of_holds(lengths: list[int], seed: int = 0) -> np.ndarray:
 
 STEPS = {
     "PM MH": lambda: apm.PseudoMarginalMH(scaling=0.6),
-    "MI+SS": lambda: apm.APMSlice(u_update="independence", width=4.0),
+    "MI+SS": lambda: apm.APMSlice(u_update="independence", width=4.0, factorwise=False),
     "SS+SS": lambda: apm.APMSlice(width=4.0),
 }
 

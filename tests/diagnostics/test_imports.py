@@ -15,7 +15,7 @@ import pymc_apm
 share = (time.process_time() - middle) / (middle - start)
 heavy = (
     "matplotlib", "pandas", "arviz", "arviz_stats", "xarray", "numba", "scipy.special",
-    "scipy.linalg", "scipy.optimize", "scipy.stats",
+    "scipy.linalg", "scipy.optimize", "scipy.stats", "pymc_apm.compiled.vectorised",
 )
 print(share, [name for name in heavy if name in set(sys.modules) - before])
 """

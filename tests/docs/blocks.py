@@ -1,15 +1,18 @@
-"""The code in pages of Markdown: how it is found, and how it is run in a short time.
+"""The code in pages of Markdown and in notebooks: how it is found, and run in a short time.
 
 All blocks of a page that are marked as ``python`` run one after the other, as a reader would run
 them. A comment before a block, ``<!-- not run -->``, leaves it out; one that begins with
-``<!-- setup`` has code that the reader is spared.
+``<!-- setup`` has code that the reader is spared. The blocks of a notebook are its cells with code.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pymc as pm
+
+import pymc_apm as apm
 
 PATTERN = re.compile(
     r"<!-- setup\n(?P<setup>.*?)-->|(?P<skip><!-- not run -->\s*)?^```python\n(?P<code>.*?)^```",
@@ -25,8 +28,11 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Return what is to be run of a page."""
+    """Return what is to be run of a page, or of a notebook."""
     text = page.read_text()
+    if page.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        return [Block("".join(c["source"]), 0) for c in cells if c["cell_type"] == "code"]
     found = []
     for match in PATTERN.finditer(text):
         group = "setup" if match["setup"] is not None else "code"
@@ -36,7 +42,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def run(page: Path) -> dict[str, Any]:
-    """Run the code of a page, and return its variables."""
+    """Run the code of a page or a notebook, and return its variables."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(page):
         # Lines are those of the page, so that a traceback leads there.
@@ -58,4 +64,5 @@ def short_sample(sample):
 def shorten(monkeypatch) -> None:
     """Make ``pm.sample`` short, whatever a page asks for, and reports that do not ask for draws."""
     monkeypatch.setattr(pm, "sample", short_sample(pm.sample))
+    monkeypatch.setattr(apm, "sample", short_sample(apm.sample))
     monkeypatch.setattr("pymc_apm.diagnostics.report.DEFAULT_DRAWS", 200)

@@ -1,4 +1,4 @@
-"""The code in the README and in the documentation runs."""
+"""The code in the README, in the documentation and in notebooks runs."""
 
 import ast
 import json
@@ -54,6 +54,14 @@ def test_the_code_of_a_page_runs(page, monkeypatch):
     shorten(monkeypatch)
     np.random.seed(0)  # noqa: NPY002 (pages about code that uses it)
     run(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_the_code_of_a_notebook_runs(path, monkeypatch):
+    """With short chains: the documentation executes notebooks as they are."""
+    shorten(monkeypatch)
+    run(path)
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.name)

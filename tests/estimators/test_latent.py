@@ -56,7 +56,7 @@ def vector_model() -> pm.Model:
 
 def moments(correlation: float) -> np.ndarray:
     """Return the posterior means of f and f**2, by quadrature."""
-    nu = np.linspace(-7.0, 7.0, 141)
+    nu = np.linspace(-7.0, 7.0, 71)
     cov = SD**2 * ((1 - correlation) * np.eye(3) + correlation)
     grid = np.stack(np.meshgrid(nu, nu, nu, indexing="ij"), axis=-1)
     f = grid @ np.linalg.cholesky(cov).T

@@ -61,6 +61,7 @@ def exact_moments() -> tuple[np.ndarray, np.ndarray]:
 METHODS = {
     "SS+SS": (lambda: apm.APMSlice(), 3000),
     "SS+SS, coordinates": (lambda: apm.APMSlice(directions="coordinate"), 2000),
+    "SS+SS, as one": (lambda: apm.APMSlice(directions="random", factorwise=False), 3000),
     "SS+MH": (lambda: apm.APMMetropolis(), 4000),
     "PM MH": (lambda: apm.PseudoMarginalMH(), 6000),
     "correlated PM": (lambda: apm.PseudoMarginalMH(correlation=0.9), 6000),

@@ -21,11 +21,13 @@ METHODS = {
     "correlated PM": lambda: apm.PseudoMarginalMH(correlation=0.95, scaling=0.5),
     "correlated PM, auto": lambda: apm.PseudoMarginalMH(correlation="auto", scaling=0.5),
     "block PM": lambda: apm.PseudoMarginalMH(blocks=3, scaling=0.5),
-    "MI+MH": lambda: apm.APMMetropolis(u_update="independence", scaling=0.85),
-    "SS+MH": lambda: apm.APMMetropolis(scaling=0.85),
+    "MI+MH": lambda: apm.APMMetropolis(u_update="independence", scaling=0.85, factorwise=False),
+    "MI+MH, factors": lambda: apm.APMMetropolis(u_update="independence", scaling=0.85),
+    "SS+MH": lambda: apm.APMMetropolis(scaling=0.85, factorwise=False),
     "SS+MH, coordinates": lambda: apm.APMMetropolis(scaling=0.85, directions="coordinate"),
-    "MI+SS": lambda: apm.APMSlice(u_update="independence", width=4.0),
-    "SS+SS": lambda: apm.APMSlice(width=4.0),
+    "MI+SS": lambda: apm.APMSlice(u_update="independence", width=4.0, factorwise=False),
+    "SS+SS": lambda: apm.APMSlice(width=4.0, factorwise=False),
+    "SS+SS, factors": lambda: apm.APMSlice(width=4.0),
     "SS+SS, stepping out": lambda: apm.APMSlice(width=1.0, step_out=True),
     "SS+SS, stepping out with a limit": lambda: apm.APMSlice(width=0.5, step_out=3),
     "SS+SS, coordinates": lambda: apm.APMSlice(width=4.0, directions="coordinate"),
@@ -46,6 +48,8 @@ DRAWS = {
     "MI+SS": 8_000,
     "SS+MH": 4_000,
     "SS+SS": 4_000,
+    "SS+SS, factors": 4_000,
+    "MI+MH, factors": 6_000,
     "SS+SS, coordinates": 2_000,
     "SS+SS, adaptive": 4_000,
     "SS+SS, ellipse": 4_000,
@@ -87,7 +91,7 @@ def test_acceptance_of_pseudo_marginal_mh_with_a_tiny_step_is_bounded_by_the_noi
 def test_acceptance_of_auxiliary_pseudo_marginal_mh(scaling):
     """That of u does not depend on the step of theta, that of theta not on the noise."""
     with toy_gaussian():
-        step = apm.APMMetropolis(u_update="independence", scaling=scaling)
+        step = apm.APMMetropolis(u_update="independence", scaling=scaling, factorwise=False)
     _, _, stats = updates_from_exact_draws(step, 60_000, seed=3)
     exact = 2 * t.sf(scaling * np.sqrt(2.5), 5)
     assert stats["u_accepted"].mean() == pytest.approx(0.1747, abs=0.005)

@@ -1,5 +1,6 @@
 """Small models and helpers for the tests of steps, in a module that a child process can import."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,12 @@ from scipy.special import ndtr
 import pymc_apm as apm
 
 
+@functools.cache
 def toy_gaussian(dim: int = 5, kind: str = "normal") -> pm.Model:
     """Build the paper's toy: theta ~ N(0, I) in the posterior, and u given theta ~ N(-theta, I).
 
-    With ``kind="uniform"`` the same estimator takes its normal numbers from uniform ones.
+    With ``kind="uniform"`` the same estimator takes its normal numbers from uniform ones. Tests
+    share the model, so that the steps of a module share its target, too.
     """
     with pm.Model() as model:
         theta = pm.Flat("theta", shape=dim)

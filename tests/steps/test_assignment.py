@@ -9,7 +9,14 @@ import pytest
 from pymc.sampling.mcmc import assign_step_methods
 
 import pymc_apm as apm
+from tests.modes import interpreted
 from tests.steps.models import mixed_model, sample, toy_gaussian
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_a_compiler():
+    with interpreted():
+        yield
 
 
 def model_of_all_kinds() -> pm.Model:
@@ -126,3 +133,113 @@ def test_registration_happens_once_however_often_the_package_is_imported():
 @pytest.mark.parametrize("step", [apm.APMSlice, apm.APMMetropolis])
 def test_the_registered_steps_have_names_for_options(step):
     assert step.name == {"APMSlice": "apm_slice", "APMMetropolis": "apm_metropolis"}[step.__name__]
+
+
+def test_what_is_chosen_is_told_in_one_line(caplog):
+    with pm.Model():
+        theta = pm.Normal("theta", shape=3)
+        u = apm.StandardNormal("u", shape=(4, 3))
+        v = apm.StandardUniform("v", shape=2)
+        apm.Potential("first", -((theta + u) ** 2).sum(axis=0))
+        apm.Potential("second", theta.sum() * v.mean())
+        with caplog.at_level("INFO", logger="pymc.apm"):
+            apm.APMSlice()
+            apm.APMSlice(directions="random")
+            apm.APMSlice(width=2.0)
+    assert caplog.messages == [
+        "APMSlice: u in 3 factors; v as one; parameters along ellipses, 2 times for each update "
+        "of u.",
+        "APMSlice: u in 3 factors; v as one; parameters along random lines.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "directions", "theta_updates"),
+    [
+        ({}, "ellipse", 1),
+        ({"theta_updates": 3}, "ellipse", 3),
+        ({"width": 1.0}, "random", 1),
+        ({"step_out": 3}, "random", 1),
+        ({"width": 1.0, "directions": "coordinate"}, "coordinate", 1),
+        ({"directions": "adaptive"}, "adaptive", 1),
+    ],
+)
+def test_what_the_user_says_wins(options, directions, theta_updates):
+    with toy_gaussian(dim=2):
+        step = apm.APMSlice(**options)
+    assert (step.directions, step.options.theta_updates) == (directions, theta_updates)
+
+
+def with_many_parameters(dim, kind="normal"):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", shape=dim)
+        scale = pm.HalfNormal("scale")
+        declare = apm.StandardNormal if kind == "normal" else apm.StandardUniform
+        u = declare("u", shape=3)
+        apm.Potential("log_lik", -((theta.mean() + u) ** 2) * scale)
+        pm.Normal("other")
+    return model
+
+
+def names_of_steps(model, monkeypatch, **options):
+    """Return the steps with which ``pm.sample`` would sample."""
+    found = []
+    monkeypatch.setattr(
+        "pymc.sampling.mcmc._print_step_hierarchy", lambda step, *_: found.append(step)
+    )
+    with model:
+        pm.sample(3, tune=3, chains=1, cores=1, progressbar=False, random_seed=1, **options)
+    steps = getattr(found[0], "methods", [found[0]])
+    return {
+        type(step).__name__: sorted(v.name for v in step.vars) for step in steps if step is not None
+    }
+
+
+def test_many_parameters_of_a_differentiable_estimate_are_left_to_nuts(monkeypatch):
+    names = ["other", "scale_log__", "theta"]
+    found = names_of_steps(with_many_parameters(30), monkeypatch)
+    assert found == {"APMEllipticalU": [], "NUTS": names}
+    found = names_of_steps(with_many_parameters(30, "uniform"), monkeypatch)
+    assert found == {"APMReflectiveU": [], "NUTS": names}
+
+
+def test_few_parameters_are_not(monkeypatch):
+    found = names_of_steps(with_many_parameters(10), monkeypatch)
+    assert found == {"APMSlice": ["scale_log__", "theta"], "NUTS": ["other"]}
+
+
+def test_nor_are_many_if_the_user_says_otherwise(monkeypatch):
+    model = with_many_parameters(30)
+    names = ["scale_log__", "theta"]
+    found = names_of_steps(model, monkeypatch)
+    found = names_of_steps(model, monkeypatch, apm_slice={"theta_updates": 2})
+    assert found["APMSlice"] == names
+    with model:
+        step = apm.APMSlice(model.free_RVs[:2])
+    assert names_of_steps(model, monkeypatch, step=step)["APMSlice"] == names
+
+
+def test_what_was_chosen_for_one_run_is_not_for_the_next(monkeypatch):
+    model = with_many_parameters(30)
+    names_of_steps(model, monkeypatch)
+    with model:
+        step = pm.Metropolis([model["other"]])
+    found = names_of_steps(model, monkeypatch, step=step)
+    assert found == {"APMSlice": ["scale_log__", "theta"], "Metropolis": ["other"]}
+
+
+def test_nor_are_many_parameters_of_a_black_box(monkeypatch):
+    estimate = apm.black_box(lambda theta, u: -float(np.sum((theta + u) ** 2)))
+    with pm.Model() as model:
+        theta = pm.Normal("theta", shape=30)
+        apm.Potential("log_lik", estimate(theta, apm.StandardNormal("u", shape=30)))
+    assert names_of_steps(model, monkeypatch) == {"APMSlice": ["theta"]}
+
+
+def test_a_simulator_is_not_sent_along_ellipses():
+    estimate = apm.black_box(lambda theta, rng: -float(theta**2) - rng.random())
+    with pm.Model():
+        theta = pm.Normal("theta")
+        apm.Potential("log_lik", estimate(theta, apm.Stream("stream")))
+        assert apm.APMSlice().directions == "random"
+        assert apm.APMSlice(directions="ellipse").directions == "ellipse"

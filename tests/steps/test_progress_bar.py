@@ -71,7 +71,7 @@ def shown(monkeypatch):
 def test_a_run_with_a_progress_bar(cores, shown):
     model = toy_gaussian(dim=2)
     with model:
-        step = apm.APMSlice()
+        step = apm.APMSlice(factorwise=False)
     sample(model, step, progressbar=True, cores=cores, mp_ctx="fork")
     assert set(shown[-1]) == SHOWN
     assert shown[-1]["theta_moves"] == shown[-1]["u_moves"] == "100%"

@@ -32,6 +32,11 @@ def log_estimate(model):
     return recompute_log_estimate(model)
 
 
+@pytest.fixture(scope="module")
+def log_density(model):
+    return model.compile_logp()
+
+
 @pytest.fixture(scope="module", params=STEPS)
 def step(request, model):
     """A step of each kind, alone or together with those that see to the rest of u."""
@@ -314,19 +319,17 @@ def assert_cached_log_density_is_current(step, log_density, point):
     np.testing.assert_allclose(step.log_density, log_density(point), rtol=1e-9)
 
 
-def test_the_cached_log_density_is_that_of_the_point_and_the_current_u(model, step, point):
+def test_the_cached_log_density_is_that_of_the_point_and_the_current_u(step, log_density, point):
     """Exactly so: a stale one may bias a chain too little for statistical tests to see."""
-    log_density = model.compile_logp()
     start_chain(step, 15)
     for _ in range(40):
         point, _ = step.step(point)
         assert_cached_log_density_is_current(step, log_density, point)
 
 
-def test_a_stale_log_density_would_be_noticed(model, point):
+def test_a_stale_log_density_would_be_noticed(model, log_density, point):
     with model:
         step = UsesStaleLogDensity(scaling=0.3)
-    log_density = model.compile_logp()
     start_chain(step, 16)
     with apm.clamped(model), pytest.raises(AssertionError):
         for _ in range(40):
