@@ -139,7 +139,7 @@ def pickles(request):
     table = copyreg.dispatch_table.copy()
     if request.param == "as Dask does":
         pytest.importorskip("tblib.pickling_support").install()
-    yield
+    yield request.param
     copyreg.dispatch_table.clear()
     copyreg.dispatch_table.update(table)
 
@@ -148,10 +148,12 @@ def pickles(request):
 @pytest.mark.parametrize("name", LOST)
 def test_an_exception_that_would_be_lost_has_a_stand_in_that_tells_all(name, place, pickles):
     error = caught_from_a_child(raises(LOST[name], place))
-    assert type(error) is EstimatorError and len(error.args) == 1
     kind, message = type(LOST[name]()).__name__, str(LOST[name]())
+    assert message in str(error) and "evaluated at theta = 0.25" in str(error)
+    if pickles == "as Dask does" and type(error).__name__ == kind:
+        return  # Dask brings more exceptions home than Python does
+    assert type(error) is EstimatorError and len(error.args) == 1
     assert f"{kind}: {message}" in str(error)
-    assert "evaluated at theta = 0.25" in str(error)
     assert "in fails" in str(error) and "raise make()" in str(error)
 
 
