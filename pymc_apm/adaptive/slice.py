@@ -38,6 +38,8 @@ class SliceOptions(NamedTuple):
         What to learn while tuning.
     is_diagonal : bool
         Whether of the covariance the variances alone are learnt.
+    dof : float
+        Degrees of freedom of the t distribution about which ellipses are drawn.
     """
 
     is_coordinate: bool
@@ -48,6 +50,7 @@ class SliceOptions(NamedTuple):
     learns_covariance: bool
     has_pilot: bool
     is_diagonal: bool
+    dof: float
 
 
 class SliceLearnt(NamedTuple):

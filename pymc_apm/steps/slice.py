@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from pymc.step_methods.compound import Competence
 from pymc.vartypes import continuous_types
 
-from pymc_apm.adaptive.ellipse import update_by_ellipse
+from pymc_apm.adaptive.ellipse import DOF, NEARBY_DOF, update_by_ellipse
 from pymc_apm.adaptive.slice import (
     SliceLearnt,
     SliceOptions,
@@ -63,8 +63,8 @@ class APMSlice(APMStep):
         learns their mean too and moves along an ellipse about it. Until there is something to
         learn from it moves along lines. ``"auto"`` is ``"ellipse"``, which is the best of them on
         nearly all models that were measured, unless ``width`` or ``step_out`` is given, which are
-        about lines, or the estimate draws from a stream or a seed: an ellipse goes far out, where
-        a simulation may take very long. Then it is ``"random"``.
+        about lines. Then it is ``"random"``. Ellipses stay closer to what was learnt if the
+        estimate draws from a stream or a seed: far out a simulation may take very long.
     theta_updates : int or "auto"
         How many updates of the parameters to make for each update of u. ``"auto"`` makes several
         along ellipses if there are many parameters.
@@ -146,12 +146,12 @@ class APMSlice(APMStep):
         )
         is_chosen = directions == "auto"
         if directions == "auto":
-            kinds = [u.tag.apm_randomness.kind for u in self.target.randomness]
             is_about_lines = width is not None or bool(step_out)
-            is_simulator = any(kind.needs_black_box for kind in kinds)
-            directions = "random" if is_about_lines or is_simulator else "ellipse"
+            directions = "random" if is_about_lines else "ellipse"
         if theta_updates == "auto":
             theta_updates = updates_for(directions, self.target.layout.size)
+        kinds = [u.tag.apm_randomness.kind for u in self.target.randomness]
+        is_simulator = any(kind.needs_black_box for kind in kinds)
         self.directions = directions
         self.width = _checked_width(width, self.target.layout.size, directions)
         learns_width = self.width is None
@@ -169,6 +169,7 @@ class APMSlice(APMStep):
             or (directions == "random" and learns_width),
             has_pilot=learns_width and directions != "coordinate",
             is_diagonal=directions == "random",
+            dof=NEARBY_DOF if is_simulator else DOF,
         )
         self.make_chain(compile, thin)
         if is_chosen:
