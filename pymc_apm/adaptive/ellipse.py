@@ -24,7 +24,6 @@ one in 10^9.
 """
 
 
-
 def update_by_ellipse(
     rng: np.random.Generator,
     state: State,
