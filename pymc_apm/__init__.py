@@ -11,7 +11,13 @@ from pymc_apm import estimators
 from pymc_apm._hooks import install
 from pymc_apm.black_box import black_box
 from pymc_apm.claims import clamped
-from pymc_apm.diagnostics import compare, estimator_report, sticking, tune_estimator
+from pymc_apm.diagnostics import (
+    check_unbiased,
+    compare,
+    estimator_report,
+    sticking,
+    tune_estimator,
+)
 from pymc_apm.plots import (
     plot_acceptance,
     plot_compare,
@@ -48,6 +54,7 @@ __all__ = [
     "StandardUniform",
     "Stream",
     "black_box",
+    "check_unbiased",
     "clamped",
     "compare",
     "estimator_report",

@@ -4,11 +4,14 @@ from pymc_apm.diagnostics.compare import compare
 from pymc_apm.diagnostics.report import EstimatorReport, estimator_report
 from pymc_apm.diagnostics.sticking import Sticking, sticking
 from pymc_apm.diagnostics.tune import EstimatorTuning, tune_estimator
+from pymc_apm.diagnostics.unbiased import UnbiasedCheck, check_unbiased
 
 __all__ = [
     "EstimatorReport",
     "EstimatorTuning",
     "Sticking",
+    "UnbiasedCheck",
+    "check_unbiased",
     "compare",
     "estimator_report",
     "sticking",

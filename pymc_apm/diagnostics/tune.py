@@ -170,12 +170,12 @@ def tune_estimator(
     True
     """
     one_of("method of tune_estimator", method, "independence", "slice")
-    checked = _checked_sizes(sizes)
+    checked = checked_sizes(sizes, "tune_estimator")
     positive_number("target_sd of tune_estimator", target_sd)
     positive_integer("draws of tune_estimator", draws, minimum=100)
     positive_integer("pilot_draws of tune_estimator", pilot_draws, minimum=20)
     rng = np.random.default_rng(random_seed)
-    models = {size: _built(build_model, size) for size in checked}
+    models = {size: built(build_model, size, "tune_estimator") for size in checked}
     largest = models[checked[-1]]
     if idata is None and points is None:
         chosen = pilot_points(largest, n_points, rng)
@@ -190,16 +190,18 @@ def tune_estimator(
     return _judged(rows, method, target_sd)
 
 
-def _checked_sizes(sizes: Sequence[int]) -> list[int]:
+def checked_sizes(sizes: Sequence[int], caller: str) -> list[int]:
+    """Check an option that is a list of sizes of an estimator."""
     if isinstance(sizes, str) or not isinstance(sizes, Sequence | np.ndarray) or len(sizes) == 0:
-        raise ModelError(f"sizes of tune_estimator must be a list of integers, got {sizes!r}.")
-    return sorted({positive_integer("Each of sizes of tune_estimator", size) for size in sizes})
+        raise ModelError(f"sizes of {caller} must be a list of integers, got {sizes!r}.")
+    return sorted({positive_integer(f"Each of sizes of {caller}", size) for size in sizes})
 
 
-def _built(build_model: Callable[[int], pm.Model], size: int) -> pm.Model:
+def built(build_model: Callable[[int], pm.Model], size: int, caller: str) -> pm.Model:
+    """Build the model whose estimator has a given size."""
     if not callable(build_model):
         raise ModelError(
-            "build_model of tune_estimator must be a function that returns a pm.Model for a given "
+            f"build_model of {caller} must be a function that returns a pm.Model for a given "
             f"size, got {type(build_model).__name__}."
         )
     model = build_model(size)
