@@ -12,6 +12,7 @@ from pymc_apm._hooks import install
 from pymc_apm.black_box import black_box
 from pymc_apm.claims import clamped
 from pymc_apm.diagnostics import (
+    calibrate,
     check_unbiased,
     compare,
     estimator_report,
@@ -54,6 +55,7 @@ __all__ = [
     "StandardUniform",
     "Stream",
     "black_box",
+    "calibrate",
     "check_unbiased",
     "clamped",
     "compare",

@@ -46,7 +46,7 @@ def choose_points(
     if idata is not None:
         return Points("draws from the posterior", _posterior_points(model, idata, n_points, rng))
     try:
-        return Points("draws from the prior", _prior_points(model, n_points, rng))
+        return Points("draws from the prior", prior_points(model, n_points, rng))
     except NotImplementedError:  # a flat prior
         return pilot_points(model, n_points, rng)
 
@@ -109,7 +109,8 @@ def _posterior_points(
     return [{name: values[i] for name, values in flat.items()} for i in chosen]
 
 
-def _prior_points(model: pm.Model, n_points: int, rng: np.random.Generator) -> list[Point]:
+def prior_points(model: pm.Model, n_points: int, rng: np.random.Generator) -> list[Point]:
+    """Draw points from the prior; a flat prior raises NotImplementedError."""
     draws = pm.draw(model.free_RVs, draws=n_points, random_seed=draw_seed(rng) % 2**31)
     if n_points == 1:  # of which PyMC makes no axis
         draws = [np.asarray(values)[None] for values in draws]
