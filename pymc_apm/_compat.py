@@ -211,43 +211,15 @@ def tail_index(log_weights: np.ndarray) -> float:
     return float(k)
 
 
-def plot_uniformity(ranks: Any, **options: Any) -> Any:
-    """Let ArviZ plot how far each variable of a dataset, with chain and draw, is from uniform."""
+def plot_pit(ranks: Any, **options: Any) -> Any:
+    """Let ArviZ plot how far numbers are from uniform; return None if it is ArviZ 0.23."""
     import arviz
     import xarray
 
     if not hasattr(arviz, "plot_ecdf_pit"):
-        return _plot_uniformity_of_old(ranks, **options)
+        return None
     tree = xarray.DataTree.from_dict({"prior_sbc": ranks})
     return arviz.plot_ecdf_pit(tree, group="prior_sbc", **options)
-
-
-def _plot_uniformity_of_old(ranks: Any, figsize: Any = None, **options: Any) -> Any:
-    import arviz
-    import matplotlib.pyplot as plt
-    from scipy.stats import uniform
-
-    flat = {
-        f"{name}{list(index) if index else ''}": array.values[(0, slice(None), *index)]
-        for name, array in ranks.items()
-        for index in np.ndindex(array.shape[2:])
-    }
-    n_columns = min(4, len(flat))
-    n_rows = -(-len(flat) // n_columns)
-    _, axes = plt.subplots(
-        n_rows,
-        n_columns,
-        figsize=figsize or (3.2 * n_columns, 2.8 * n_rows),
-        layout="constrained",
-        squeeze=False,
-    )
-    bands = {"cdf": uniform.cdf, "difference": True, "confidence_bands": True} | options
-    for axis, (name, values) in zip(axes.flat, flat.items(), strict=False):
-        arviz.plot_ecdf(values, eval_points=np.linspace(0.0, 1.0, 100), ax=axis, **bands)
-        axis.set_title(name)
-    for axis in axes.flat[len(flat) :]:
-        axis.remove()
-    return axes
 
 
 def groups_of(idata: Any) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import numpy as np
 import pymc as pm
 from scipy import stats
 
-from pymc_apm._compat import plot_uniformity
 from pymc_apm.diagnostics.compare import summary
 from pymc_apm.diagnostics.points import Point, prior_points
 from pymc_apm.diagnostics.runs import FloatArray, posterior_draws
@@ -76,7 +75,9 @@ class Calibration:
         -------
         What the function of ArviZ returns: axes (ArviZ 0.x) or a collection of plots (1.x).
         """
-        return plot_uniformity(self.ranks, **options)
+        from pymc_apm.plots.calibration import plot_calibration
+
+        return plot_calibration(self.ranks, **options)
 
     @property
     def _title(self) -> str:
