@@ -9,20 +9,6 @@ from pymc_apm.adaptive.slice import SliceLearnt, SliceOptions, update_by_slice
 from pymc_apm.kernels.elliptical_t import elliptical_t_slice
 from pymc_apm.types import LogDensity, State
 
-DOF = 3.0
-"""The degrees of freedom of the t distribution.
-
-They cost little where the posterior is normal, and much is lost without them where it is not: the
-log of a standard deviation that the data say little about has a long tail.
-"""
-
-NEARBY_DOF = 8.0
-"""The degrees of freedom where it matters not to go far out: a simulation may take very long there.
-
-With 3 of them one ellipse in 20,000 of a single parameter is 14 standard deviations wide, with 8
-one in 10^9.
-"""
-
 
 def update_by_ellipse(
     rng: np.random.Generator,

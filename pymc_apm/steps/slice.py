@@ -10,8 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from pymc.step_methods.compound import Competence
 from pymc.vartypes import continuous_types
 
-from pymc_apm.adaptive.ellipse import DOF, NEARBY_DOF, update_by_ellipse
+from pymc_apm.adaptive.ellipse import update_by_ellipse
 from pymc_apm.adaptive.slice import (
+    DOF,
+    NEARBY_DOF,
     SliceLearnt,
     SliceOptions,
     freeze_slice,

@@ -171,7 +171,7 @@ SS_THEN_WALK = u_and_theta(reflective_slice, update_by_walk, learn_walk)
 
 
 def sliced(factor, *widths, is_coordinate=False, max_step_out=0, length=0.0):
-    options = SliceOptions(is_coordinate, 2, max_step_out, length, False, False, False, False, 3.0)
+    options = SliceOptions(is_coordinate, 2, max_step_out, length, False, False, False, False)
     return options, start_slice(factor, np.array(widths))
 
 
