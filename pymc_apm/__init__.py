@@ -11,7 +11,7 @@ from pymc_apm import estimators
 from pymc_apm._hooks import install
 from pymc_apm.black_box import black_box
 from pymc_apm.claims import clamped
-from pymc_apm.diagnostics import compare, estimator_report, sticking, tune_estimator
+from pymc_apm.diagnostics import compare, estimator_report, signed, sticking, tune_estimator
 from pymc_apm.plots import (
     plot_acceptance,
     plot_compare,
@@ -59,6 +59,7 @@ __all__ = [
     "plot_estimator",
     "plot_trace_sticking",
     "sample",
+    "signed",
     "sticking",
     "stop_run",
     "tune_estimator",

@@ -2,15 +2,19 @@
 
 from pymc_apm.diagnostics.compare import compare
 from pymc_apm.diagnostics.report import EstimatorReport, estimator_report
+from pymc_apm.diagnostics.signed import Expectation, SignedPosterior, signed
 from pymc_apm.diagnostics.sticking import Sticking, sticking
 from pymc_apm.diagnostics.tune import EstimatorTuning, tune_estimator
 
 __all__ = [
     "EstimatorReport",
     "EstimatorTuning",
+    "Expectation",
+    "SignedPosterior",
     "Sticking",
     "compare",
     "estimator_report",
+    "signed",
     "sticking",
     "tune_estimator",
 ]
