@@ -16,6 +16,7 @@ from pymc_apm.diagnostics import (
     check_unbiased,
     compare,
     estimator_report,
+    signed,
     sticking,
     tune_estimator,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "plot_estimator",
     "plot_trace_sticking",
     "sample",
+    "signed",
     "sticking",
     "stop_run",
     "tune_estimator",

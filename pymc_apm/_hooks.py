@@ -63,6 +63,7 @@ from pymc_apm.diagnostics.problems import problems
 from pymc_apm.errors import UnclaimedRandomnessError, see
 from pymc_apm.potential import feeds_potential, tag_parameters
 from pymc_apm.randomness import randomness_of
+from pymc_apm.signs import check_order
 from pymc_apm.steps import APMMetropolis, APMSlice
 from pymc_apm.steps.by_gradient import steps_beside_nuts
 
@@ -154,6 +155,7 @@ def _sample(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     kwargs["step"] = steps_beside_nuts(model, kwargs) or kwargs.get("step")
     steps = list(_flat(kwargs.get("step")))
     take_stock(model, steps, _assigned_randomness(model, steps, kwargs))
+    _check_order(model, steps)
     given = inspect.signature(original).bind(*args, **kwargs)
     given.apply_defaults()
     length = announcing(given.arguments["tune"], given.arguments["draws"])
@@ -194,6 +196,15 @@ def _assigned_randomness(
             continue
         names |= {u.name for u in _chosen_randomness(model, given.get("u"))}
     return names
+
+
+def _check_order(model: pm.Model, steps: list[Any]) -> None:
+    """Check that signs will be recorded after all that they depend on was moved."""
+    taken = {variable for step in steps for variable in getattr(step, "vars", ())}
+    left = [rv for rv in model.free_RVs if model.rvs_to_values[rv] not in taken]
+    ours = [rv for rv in left if {_choice(rv, has) for has in (True, False)} <= set(REGISTERED)]
+    # Steps that PyMC adds come after those that it was given.
+    check_order(model, [] if ours else steps, [rv for rv in left if rv not in ours])
 
 
 def _choice(rv: Any, has_gradient: bool) -> Any:

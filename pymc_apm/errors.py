@@ -26,6 +26,7 @@ PAGES = {
     "doubly_intractable": "Models with an unknown normaliser",
     "compiled": "Compiled chains",
     "runs": "Runs that survive",
+    "series": "Random series and signs",
 }
 """The pages that messages send a user to, and their titles."""
 

@@ -6,13 +6,15 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, walk
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.black_box import BlackBox
 from pymc_apm.claims import flags_in, guarded
-from pymc_apm.errors import ModelError, see
+from pymc_apm.errors import EstimatorError, ModelError, see
 from pymc_apm.randomness import Randomness, randomness_in, randomness_of
+from pymc_apm.signs import with_sign
 
 __all__ = ["Potential", "feeds_potential"]
 
@@ -21,6 +23,7 @@ def Potential(
     name: str,
     log_estimate: TensorVariable,
     *,
+    sign: TensorVariable | None = None,
     dims: str | Sequence[str] | None = None,
     factors: int | str | None = None,
     approximation: TensorVariable | None = None,
@@ -41,6 +44,11 @@ def Potential(
     log_estimate : TensorVariable
         A scalar, or a vector with one log-estimate for each of several independent factors, which
         are summed. ``-inf`` is an estimate of zero.
+    sign : TensorVariable, optional
+        For estimates that may be negative: 1 or -1, or a vector with the sign of each factor, while
+        ``log_estimate`` is the log of the *absolute value*. The chain samples with the absolute
+        value, the product of all signs is recorded for each draw as the statistic ``sign``, and
+        :func:`pymc_apm.signed` takes it into account. Averages that ignore it are wrong.
     dims : str or tuple of str, optional
         The name of the dimension of a vector.
     factors : int or str, optional
@@ -81,6 +89,9 @@ def Potential(
     model = pm.modelcontext(model)
     log_estimate = pt.as_tensor_variable(log_estimate)
     _check_type(name, log_estimate)
+
+    if sign is not None:
+        log_estimate = with_sign(log_estimate, _checked_sign(name, sign, log_estimate))
 
     parameters = _parameters_of(name, log_estimate, model)
     _check_sources(log_estimate, model)
@@ -205,6 +216,28 @@ def _checked_approximation(
             f"The approximation of apm.Potential({name!r}) must be a scalar without randomness."
         )
     return approximation
+
+
+def _checked_sign(name: str, sign: TensorVariable, log_abs: TensorVariable) -> TensorVariable:
+    """Check that there is a sign for each estimate, now or, where lengths are not known, later."""
+    sign = pt.as_tensor_variable(sign)
+    if sign.type.dtype.startswith(("bool", "uint", "complex")):
+        raise ModelError(
+            f"The sign of apm.Potential({name!r}) must be 1 or -1, but its dtype is "
+            f"{sign.type.dtype}: use pm.math.switch(is_negative, -1.0, 1.0)."
+        )
+    wrong = (
+        f"apm.Potential({name!r}) must have one sign for each log-estimate, but their shapes differ"
+    )
+    if sign.type.ndim != log_abs.type.ndim:
+        raise ModelError(f"{wrong}: {sign.type.shape} and {log_abs.type.shape}.")
+    for length, wanted in zip(sign.type.shape, log_abs.type.shape, strict=True):
+        if length is None or wanted is None:
+            check = CheckAndRaise(EstimatorError, f"{wrong}.")
+            sign = check(sign, pt.eq(sign.shape[0], log_abs.shape[0]))
+        elif length != wanted:
+            raise ModelError(f"{wrong}: {sign.type.shape} and {log_abs.type.shape}.")
+    return sign
 
 
 def _check_type(name: str, log_estimate: TensorVariable) -> None:

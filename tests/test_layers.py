@@ -30,9 +30,12 @@ MAY_IMPORT = {
     "black_box": {
         *("_compat", "errors", "kernels", "randomness", "stream_generator", "types", "validation"),
     },
-    "potential": {"_compat", "black_box", "claims", "errors", "randomness", "validation"},
+    "signs": {"_compat", "errors"},
+    "potential": {"_compat", "black_box", "claims", "errors", "randomness", "signs", "validation"},
     # The log density: knows no update rule.
-    "density": {"_compat", "black_box", "claims", "errors", "potential", "randomness", "types"},
+    "density": {
+        *("_compat", "black_box", "claims", "errors", "potential", "randomness", "signs", "types"),
+    },
     "compiled": {"_compat", "adaptive", "density", "errors", "kernels", "randomness", "types"},
     "estimators": {
         *("_compat", "black_box", "density", "deprecated", "errors", "kernels", "potential"),
@@ -41,20 +44,22 @@ MAY_IMPORT = {
     # PyMC's protocol.
     "steps": {
         *("_compat", "adaptive", "black_box", "claims", "compiled", "density", "deprecated"),
-        *("errors", "estimators", "kernels", "potential", "randomness", "types", "validation"),
+        *("errors", "estimators", "kernels", "potential", "randomness", "signs", "types"),
+        "validation",
     },
     "diagnostics": {
-        *("_compat", "claims", "density", "errors", "kernels", "randomness", "steps", "types"),
-        "validation",
+        *("_compat", "claims", "density", "errors", "kernels", "randomness", "signs", "steps"),
+        *("types", "validation"),
     },
     "plots": {"_compat", "diagnostics", "errors", "types", "validation"},
     # Runs that survive: PyMC's public interface, files, executors.
     "runs": {
         *("_compat", "adaptive", "claims", "diagnostics", "errors", "potential", "randomness"),
-        *("steps", "types", "validation"),
+        *("signs", "steps", "types", "validation"),
     },
     "_hooks": {
-        *("_compat", "claims", "diagnostics", "errors", "potential", "randomness", "steps"),
+        *("_compat", "claims", "diagnostics", "errors", "potential", "randomness", "signs"),
+        "steps",
     },
 }
 """The plan. The package itself, ``__init__``, may import every room but those in `LATE`."""

@@ -249,7 +249,7 @@ def drawing(transition: Transition) -> Transition:
 
 
 def in_batches(
-    draw: Transition, places: Sequence[int], starts: Sequence[int]
+    draw: Transition, places: Sequence[int], starts: Sequence[int], signs: Sequence[int]
 ) -> Callable[..., tuple[Evaluation, Any, FloatVector, FloatVector]]:
     """Make many draws, and write them down.
 
@@ -261,8 +261,10 @@ def in_batches(
         What to write down of each draw: where it is among the values of an evaluation.
     starts : sequence of int
         Where each of these starts in a row, and how long a row is.
+    signs : sequence of int
+        Where the signs of estimates are among the values of an evaluation.
     """
-    write = writing(places, starts)
+    write, sign = writing(places, starts), multiplying(signs)
     n_numbers = starts[-1]
 
     def run(
@@ -275,7 +277,7 @@ def in_batches(
         n_draws: int,
     ) -> tuple[Evaluation, Any, FloatVector, FloatVector]:
         positions = np.empty((n_draws, n_numbers))
-        table = np.empty((n_draws, len(NOTHING) + 2))
+        table = np.empty((n_draws, len(NOTHING) + 3))
         for number in range(n_draws):
             evaluation, learnt, report = draw(rng, evaluation, options, learnt, tunes, thin)
             write(positions[number], evaluation.values)
@@ -283,6 +285,7 @@ def in_batches(
                 table[number, column] = report[column]
             table[number, len(report)] = evaluation.log_estimate
             table[number, len(report) + 1] = evaluation.log_density
+            table[number, len(report) + 2] = sign(evaluation.values)
         return evaluation, learnt, positions, table
 
     return run
@@ -304,6 +307,22 @@ def writing(
         others(row, values)
 
     return write
+
+
+def multiplying(places: Sequence[int]) -> Callable[[tuple[Any, ...]], float]:
+    """Return a function that multiplies all elements of the vectors at some places."""
+    if not places:
+        return _one
+    place, others = places[0], multiplying(places[1:])
+
+    def product(values: tuple[Any, ...]) -> float:
+        return float(np.prod(values[place])) * others(values)
+
+    return product
+
+
+def _one(values: tuple[Any, ...]) -> float:
+    return 1.0
 
 
 def _write_nothing(row: FloatVector, values: tuple[Any, ...]) -> None:

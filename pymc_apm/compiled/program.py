@@ -54,7 +54,7 @@ class Batch(NamedTuple):
         The parameters and each u that is moved, a row a draw.
     report : Report
         What was reported: an array for each entry.
-    log_estimate, log_density : ndarray
+    log_estimate, log_density, sign : ndarray
     """
 
     evaluation: Evaluation
@@ -63,6 +63,7 @@ class Batch(NamedTuple):
     report: Report
     log_estimate: FloatVector
     log_density: FloatVector
+    sign: FloatVector
 
 
 class Program:
@@ -85,6 +86,7 @@ class Program:
     def __init__(self, target: Target, build: Build, moved: Mapping[str, int]) -> None:
         self._build = build
         self._places = [target.places[name] for name in moved]
+        self._signs = target.sums["sign"]
         self._starts = [0, *np.cumsum(list(moved.values())).tolist()]
         self.densities = Densities(target)
         # The very closures that are compiled, with graphs in place of compiled densities.
@@ -95,7 +97,7 @@ class Program:
 
     def _run_with(self, density: Callable[..., Any]) -> Callable[..., Any]:
         transition = self._build(density)
-        return in_batches(drawing(transition), self._places, self._starts)
+        return in_batches(drawing(transition), self._places, self._starts, self._signs)
 
     def is_at_hand(self, arguments: tuple[Any, ...]) -> bool:
         """Say whether it was compiled for such arguments before, in this process or on disk."""
@@ -155,8 +157,9 @@ class Program:
     def run(self, *arguments: Any) -> Batch:
         """Make some draws."""
         evaluation, learnt, positions, table = self._function(*arguments)
-        *columns, log_estimate, log_density = table.T
-        return Batch(evaluation, learnt, positions, Report(*columns), log_estimate, log_density)
+        *columns, log_estimate, log_density, sign = table.T
+        report = Report(*columns)
+        return Batch(evaluation, learnt, positions, report, log_estimate, log_density, sign)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the machine code behind: another process finds it on disk."""

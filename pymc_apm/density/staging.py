@@ -24,7 +24,7 @@ from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 
-TermKind: TypeAlias = Literal["prior", "exact", "estimate"]
+TermKind: TypeAlias = Literal["prior", "exact", "estimate", "sign"]
 
 VIEWS = (
     Alloc,
@@ -46,6 +46,8 @@ SMALL = 64
 
 class Term(NamedTuple):
     """One summand of the log density: a scalar or, of an estimate, a vector of factors.
+
+    The signs of estimates, a vector too, are cut like a term but not added up.
 
     A vector may come with another one, ``depends_like``: each entry of the term is known to depend
     on no other random numbers than the entry of that one does.
@@ -77,7 +79,7 @@ class Stage(NamedTuple):
     sums : dict
         The sum of the scalar terms that end in this stage, by kind.
     vectors : tuple of Term
-        Estimates that end in this stage and are vectors.
+        Estimates that end in this stage and are vectors, and signs.
     """
 
     is_prior: bool

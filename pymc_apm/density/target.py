@@ -34,6 +34,7 @@ from pymc_apm.errors import EstimatorError, add_context, describe_value, see
 from pymc_apm.kernels.stream import settled
 from pymc_apm.potential import approximations_in
 from pymc_apm.randomness import randomness_in
+from pymc_apm.signs import signed_nodes, unmultiplied, without_signs
 from pymc_apm.types import FREE, Evaluation, FactorPlaces, FloatVector, LogDensity, summed
 
 THETA = ":theta"
@@ -41,6 +42,9 @@ THETA = ":theta"
 
 REST = ":rest"
 """The input that holds all other parameters of the model."""
+
+CHECKS_OF_SIGNS = 8
+"""How often declared factors are checked where there are signs, which seldom change."""
 
 
 class PlacedStage(NamedTuple):
@@ -144,6 +148,8 @@ class Target:
         are several.
     n_fixed : int
         How many random numbers there are in arrays of fixed shape.
+    has_signs : bool
+        Whether an estimate may be negative.
     has_approximation : bool
         Whether every estimate comes with a deterministic approximation.
     """
@@ -185,12 +191,21 @@ class Target:
         costs = _cubic_operations(logps)
         approximations = _approximations(model, kinds)
         self.has_approximation = bool(approximations)
-        values = self._as_functions_of_inputs([*logps, *used.values(), *costs, *approximations])
+        signed = {node: i for i, logp in enumerate(logps) for node in signed_nodes([logp])}
+        others = [*used.values(), *costs, *approximations]
+        wanted = [*logps, *others, *(node.inputs[1] for node in signed)]
+        n_before_signs = len(logps) + len(others)
+        values = without_signs(self._as_functions_of_inputs(wanted))
         self.data = [
             variable for variable in graph_inputs(values) if isinstance(variable, SharedVariable)
         ]
         terms = self._terms(kinds, values[: len(logps)])
-        stages, reports = cut(terms, self.inputs, values[len(logps) :])
+        terms += [
+            Term("sign", unmultiplied(sign), self._as_declared(values[number]))
+            for sign, number in zip(values[n_before_signs:], signed.values(), strict=True)
+        ]
+        self.has_signs = bool(signed)
+        stages, reports = cut(terms, self.inputs, values[len(logps) : n_before_signs])
         place_of = self._give_places(stages)
         self._find_factors()
         self._calls = [
@@ -279,7 +294,7 @@ class Target:
             stages = [placed for placed in self.stages if u.name in placed.stage.depends_on]
             places = [place for placed in stages for place in placed.outputs]
             outputs = [result for placed in stages for result in _dependencies(placed.stage)]
-            are_terms = [place in self.sums["estimate"] for place in places]
+            are_terms = [place in self._terms_and_signs for place in places]
             found = self._factors_of(u, outputs, are_terms)
             if found is None:
                 continue
@@ -314,11 +329,16 @@ class Target:
             if factors is None:
                 continue
             number = evaluation.values[factors.u]
-            old, fresh = self.value(evaluation, u.name), u.tag.apm_randomness.draw(rng)
-            for digit, which in itertools.product(range(factors.n_factors.bit_length()), (0, 1)):
+            old = self.value(evaluation, u.name)
+            n_times = range(CHECKS_OF_SIGNS if self.has_signs else 1)
+            digits = range(factors.n_factors.bit_length())
+            for _, digit, which in itertools.product(n_times, digits, (0, 1)):
+                fresh = u.tag.apm_randomness.draw(rng)
                 has_moved = (np.arange(factors.n_factors) >> digit) & 1 == which
                 _, new = self.along(u.name)(np.where(has_moved[number], fresh, old), evaluation)
-                for place, of in factors.terms:
+                for place, of in factors.changed:
+                    if place not in self._terms_and_signs:
+                        continue
                     stays = ~has_moved[evaluation.values[of]]
                     entries = evaluation.values[place][stays], new.values[place][stays]
                     if not np.allclose(*entries, rtol=1e-8, atol=1e-10, equal_nan=True):
@@ -360,7 +380,8 @@ class Target:
         """Give all that the stages compute a place among an evaluation's values."""
         place_of = {variable: self.places[name] for name, variable in self.inputs.items()}
         n_values = len(place_of)
-        self.sums: dict[TermKind, list[int]] = {"prior": [], "exact": [], "estimate": []}
+        kinds: tuple[TermKind, ...] = ("prior", "exact", "estimate", "sign")
+        self.sums: dict[TermKind, list[int]] = {kind: [] for kind in kinds}
         self.stages: list[PlacedStage] = []
         self._vectors: set[int] = set()
         for stage in stages:
@@ -370,10 +391,12 @@ class Target:
             vectors = outputs[len(outputs) - len(stage.vectors) :]
             for kind, place in zip(stage.sums, outputs[len(stage.exports) :], strict=False):
                 self.sums[kind].append(place)
-            self.sums["estimate"] += vectors
-            self._vectors.update(vectors)
+            for term, place in zip(stage.vectors, vectors, strict=True):
+                self.sums[term.kind].append(place)
+            self._vectors.update(set(vectors) & set(self.sums["estimate"]))
             takes = tuple(place_of[variable] for variable in stage.inputs)
             self.stages.append(PlacedStage(stage, takes, tuple(outputs)))
+        self._terms_and_signs = {*self.sums["estimate"], *self.sums["sign"]}
         self._n_values = n_values
         return place_of
 
@@ -493,6 +516,21 @@ class Target:
         log_density = evaluation.log_prior + evaluation.log_exact
         log_density += self._sum_at(self._approximation_places, evaluation.values)
         return log_density if log_density < math.inf else -math.inf
+
+    def sign(self, evaluation: Evaluation) -> float:
+        """Return the product of the signs of all estimates."""
+        signs = [evaluation.values[place] for place in self.sums["sign"]]
+        return float(self.checked_signs(np.prod(np.concatenate(signs), keepdims=True))[0])
+
+    def checked_signs(self, signs: FloatVector) -> FloatVector:
+        """Check that the signs of estimates are signs."""
+        wrong = signs[np.abs(signs) != 1.0]
+        if wrong.size:
+            raise EstimatorError(
+                f"The sign of {', '.join(self.estimates)} must be 1 or -1 wherever the estimate is "
+                f"not zero, but it is {wrong[0]:g}. {see('series')}"
+            )
+        return signs
 
     def n_random(self, evaluation: Evaluation) -> int:
         """Return how many random numbers an estimate uses; those of a seed are not counted."""

@@ -11,7 +11,7 @@ import pymc as pm
 from pymc_apm.density.target import REST, THETA, Target
 from pymc_apm.diagnostics.points import Point, ToVector
 from pymc_apm.diagnostics.runs import FloatArray
-from pymc_apm.errors import ModelError
+from pymc_apm.errors import ModelError, see
 from pymc_apm.kernels.stream import draw_seed
 from pymc_apm.types import Evaluation
 
@@ -54,6 +54,12 @@ class Probe:
             raise ModelError(
                 "The model has no estimator to look at: declare randomness with apm.StandardNormal "
                 "or its kin and add a log-estimate with apm.Potential."
+            )
+        if self.target.has_signs:
+            raise ModelError(
+                f"An estimate of the model may be negative ({', '.join(self.target.estimates)}), "
+                "and the noise of its log says nothing about how often it is. Look at the mean "
+                f"sign of a short run instead: apm.signed(idata). {see('series')}"
             )
         self._randomness = {u.name: u.tag.apm_randomness for u in self.target.randomness}
         self.u_names = list(self._randomness)

@@ -4,18 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from pymc_apm.diagnostics.runs import statistic
+from pymc_apm.diagnostics.runs import sign_of, statistic
+from pymc_apm.diagnostics.signed import mean_sign_of, sign_warnings
 from pymc_apm.diagnostics.sticking import find_sticking
-from pymc_apm.diagnostics.words import count
+from pymc_apm.diagnostics.words import count, percent
 from pymc_apm.errors import see
 
 
 def problems(idata: Any) -> list[str]:
     """Return what was wrong with a run, in words; an empty list if all is well.
 
-    NaN estimates and sticking can be told from the statistics and the draws. Heavy tails of the
-    estimate cannot: the log-estimates of a run vary with theta as well as with u, and the u are not
-    draws from q(u). :func:`pymc_apm.estimator_report` looks for them.
+    NaN estimates, negative ones and sticking can be told from the statistics and the draws. Heavy
+    tails of the estimate cannot: the log-estimates of a run vary with theta as well as with u, and
+    the u are not draws from q(u). :func:`pymc_apm.estimator_report` looks for them.
 
     Parameters
     ----------
@@ -29,7 +30,7 @@ def problems(idata: Any) -> list[str]:
     """
     if statistic(idata, "log_estimate") is None:
         return []
-    found = [*_not_a_number(idata), *_stuck(idata)]
+    found = [*_not_a_number(idata), *_negative(idata), *_stuck(idata)]
     return [" ".join(found)] if found else []
 
 
@@ -42,6 +43,17 @@ def _not_a_number(idata: Any) -> list[str]:
         "(NaN) and were taken for zero. If that is not what they stand for, the posterior is "
         "wrong: look for 0 * inf, inf - inf or the log of a negative number in the estimator. The "
         f"statistic n_nan says in which draws they occurred. {see('estimators')}"
+    ]
+
+
+def _negative(idata: Any) -> list[str]:
+    found, signs = mean_sign_of(idata), sign_of(idata)
+    if found is None or signs is None or not (signs < 0).any():
+        return []
+    return [
+        f"{percent(float((signs < 0).mean()))} of the draws have a negative sign: averages of the "
+        "draws, as of az.summary, are not those of the posterior. Use apm.signed(idata).",
+        *sign_warnings(*found),
     ]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_apm._compat import dataset_of
-from pymc_apm.errors import ModelError
+from pymc_apm.errors import ModelError, see
 
 FloatArray = NDArray[np.float64]
 
@@ -136,6 +136,26 @@ def statistic(idata: Any, name: str) -> FloatArray | None:
     return np.asarray(array.values, dtype=np.float64).reshape(*array.shape[:2], -1)
 
 
+def sign_of(idata: Any) -> FloatArray | None:
+    """Return the sign of each draw, with the shape (chain, draw); None if the run has no signs.
+
+    Of several steps that record it, the last one leaves the chain at the draw.
+    """
+    signs = statistic(idata, "sign")
+    return None if signs is None else signs[..., -1]
+
+
+def refuse_signs(idata: Any, what: str) -> None:
+    """Refuse a run some of whose draws have a negative sign, where that would be ignored."""
+    signs = sign_of(idata)
+    if signs is not None and (signs < 0).any():
+        raise ModelError(
+            f"{what} takes draws for draws of the posterior, but {int((signs < 0).sum())} of "
+            f"{signs.size} of this run have a negative sign, and averages that ignore it are "
+            f"wrong. Use apm.signed(idata). {see('series')}"
+        )
+
+
 def moves_of_u(idata: Any) -> FloatArray | None:
     """Return how much of u each draw moved, as (chain, draw, step), if that was recorded.
 
@@ -203,6 +223,7 @@ def checked_runs(runs: Any) -> dict[str, Any]:
     """Check that what is to be compared is a dict of runs by name; one run alone gets a name."""
     if not isinstance(runs, Mapping) or dataset_of(runs, "posterior") is not None:
         posterior_of(runs)
+        refuse_signs(runs, "The comparison")
         return {"run": runs}
     if not runs:
         raise ModelError("There is nothing to compare: the dict of runs is empty.")
@@ -213,6 +234,7 @@ def checked_runs(runs: Any) -> dict[str, Any]:
             posterior_of(idata)
         except ModelError as error:
             raise ModelError(f"The run {name!r}: {error}") from error
+        refuse_signs(idata, "The comparison")
     return dict(runs)
 
 

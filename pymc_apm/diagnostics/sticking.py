@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_apm.diagnostics.runs import moves_of_u, posterior_draws, statistic
+from pymc_apm.diagnostics.runs import moves_of_u, posterior_draws, sign_of, statistic
 from pymc_apm.diagnostics.words import as_html, count, percent
+from pymc_apm.errors import see
 
 U = "u"
 """The name of the randomness in tables."""
@@ -192,6 +193,13 @@ def find_sticking(
         rows += _rows(name, runs, is_stuck)
         warnings += _warnings(name, runs, is_stuck)
     table = pandas.DataFrame(rows).set_index(["variable", "chain"])
+    signs = sign_of(idata)
+    if signs is not None and (signs < 0).any():
+        warnings.append(
+            f"{percent((signs < 0).mean())} of the draws have a negative sign: the moves in the "
+            "table are those of the chain, but how many draws of the posterior they are worth is "
+            f"for apm.signed(idata) to say. {see('series')}"
+        )
     return Sticking(table, warnings, u_names)
 
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pymc_apm.estimators.importance_sampling import importance, log_mean_exp
 from pymc_apm.estimators.intractable.estimator import doubly_intractable
 from pymc_apm.estimators.intractable.family import Unnormalised
+from pymc_apm.estimators.simulation import abc
+from pymc_apm.estimators.truncation.series import series
+from pymc_apm.estimators.truncation.uses import exp_of, power_of, reciprocal_of, telescoping
 
 if TYPE_CHECKING:
     from pymc_apm.estimators.intractable.ising import Ising
@@ -19,11 +22,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Ising",
     "Unnormalised",
+    "abc",
     "doubly_intractable",
+    "exp_of",
     "importance",
     "laplace_importance",
     "log_mean_exp",
+    "power_of",
+    "reciprocal_of",
     "sample_latent",
+    "series",
+    "telescoping",
 ]
 
 # No module or package here has the name of one of these, so that none can take its place.

@@ -7,7 +7,13 @@ import numpy as np
 
 from pymc_apm._compat import dataset_of
 from pymc_apm.diagnostics.compare import acceptance, summary
-from pymc_apm.diagnostics.runs import posterior_draws, posterior_of, total_cost, unit_of_cost
+from pymc_apm.diagnostics.runs import (
+    posterior_draws,
+    posterior_of,
+    refuse_signs,
+    total_cost,
+    unit_of_cost,
+)
 from pymc_apm.errors import ModelError
 from pymc_apm.plots.style import colour, make_axes, plain_log_scale, tidy
 
@@ -118,6 +124,7 @@ def _sweeps(runs: Any) -> dict[str, dict[float, Any]]:
             if isinstance(size, bool) or not isinstance(size, int | float | np.number):
                 raise ModelError(f"A step size must be a number, got {size!r}.")
             posterior_of(idata)
+            refuse_signs(idata, "plot_acceptance")
     return {str(name): dict(sweep) for name, sweep in sweeps.items()}
 
 

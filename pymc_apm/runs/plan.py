@@ -21,6 +21,7 @@ from pymc_apm.errors import ModelError, see
 from pymc_apm.potential import tag_parameters
 from pymc_apm.runs.packing import encode, frozen_fields_of, pack
 from pymc_apm.runs.seeds import SeedOfRun
+from pymc_apm.signs import check_order
 from pymc_apm.types import Point
 
 PACKAGES = ("numpy", "scipy", "numba", "pytensor", "pymc", "pymc_apm")
@@ -97,6 +98,7 @@ def make_setup(
             compile_kwargs=compile_kwargs,
         )
     whole = CompoundStep(whole) if isinstance(whole, list) else whole
+    check_order(model, flatten_steps(whole))
     for one in flatten_steps(whole):
         if isinstance(one, PopulationArrayStepShared):
             raise ModelError(

@@ -59,7 +59,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
 
     _state_class: type[APMState] = APMState
     statistics: ClassVar[Mapping[str, Statistic]]
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int]]]]
+    stats_dtypes_shapes: dict[str, tuple[type, list[int]]]
     options: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -111,6 +111,9 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
                 f"{', '.join(v.name for v in self.vars)}. Use apm.APMEllipticalU() or its kin to "
                 "update the randomness alone."
             )
+        if self.target.has_signs:
+            self.stats_dtypes_shapes = dtypes_and_shapes(self.statistics, has_signs=True)
+            self.stats_dtypes = [{n: kind for n, (kind, _) in self.stats_dtypes_shapes.items()}]
         self.u_update = u_update
         one_of(f"factorwise of {name}", factorwise, True, False)
         self.factorwise = factorwise

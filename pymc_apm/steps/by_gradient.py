@@ -9,6 +9,7 @@ import pymc as pm
 
 from pymc_apm.claims import randomness_of_model
 from pymc_apm.potential import feeds_potential
+from pymc_apm.signs import signed_nodes
 from pymc_apm.steps.slice import APMSlice
 from pymc_apm.steps.u_only import APMEllipticalU, APMReflectiveU
 
@@ -53,6 +54,8 @@ def steps_beside_nuts(model: pm.Model, options: Mapping[str, Any]) -> list[Any]:
 def _suits_nuts(model: pm.Model, parameters: list[Any]) -> bool:
     randomness = randomness_of_model(model)
     if any(u.tag.apm_randomness.kind.needs_black_box for u in randomness):
+        return False
+    if signed_nodes(model.potentials):  # the step that records signs has to be the last one
         return False
     values = [model.rvs_to_values[rv] for rv in parameters]
     if any(value not in model.continuous_value_vars for value in values):

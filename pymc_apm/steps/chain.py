@@ -128,6 +128,9 @@ class _Ahead:
         self.stats = rows_of(
             chain.recipe.statistics, batch.report, batch.log_estimate, chain.target.n_fixed
         )
+        if chain.target.has_signs:
+            for row, sign in zip(self.stats, batch.sign.tolist(), strict=True):
+                row["sign"] = sign
         for name, value in cost._asdict().items():
             self.stats[0][name] += value
 
@@ -400,6 +403,8 @@ class Chain:
         stats = row_of(
             self.recipe.statistics, report, evaluation.log_estimate, target.n_random(evaluation)
         )
+        if target.has_signs:
+            stats["sign"] = target.sign(evaluation)
         if cost is not FREE:
             stats["n_evals"] += cost.n_evals
             stats["n_theta_evals"] += cost.n_theta_evals
@@ -445,6 +450,7 @@ class Chain:
             batch = self._program.run(
                 *self.arguments(self._length, evaluation, self._learnt, self._tune)
             )
+            self.target.checked_signs(batch.sign)
         except BaseException as error:
             # Go on in Python, where the error is raised at its draw and can be explained.
             self._rng.bit_generator.state = start.rng_state

@@ -50,15 +50,19 @@ COSTS = {
 """What every step records."""
 
 
-def dtypes_and_shapes(statistics: Mapping[str, Statistic]) -> dict[str, tuple[type, list[int]]]:
+def dtypes_and_shapes(
+    statistics: Mapping[str, Statistic], has_signs: bool = False
+) -> dict[str, tuple[type, list[int]]]:
     """Return the declaration that PyMC wants: all are scalars.
 
-    Beside what is in reports, every draw has its log-estimate and the count of its random numbers.
+    Beside what is in reports, every draw has its log-estimate and the count of its random numbers,
+    and the sign of the estimate if that may be negative.
     """
     declared: dict[str, tuple[type, list[int]]] = {
         name: (np.dtype(statistic.dtype).type, []) for name, statistic in statistics.items()
     }
-    return declared | {"n_random": (np.int64, []), "log_estimate": (np.float64, [])}
+    declared |= {"n_random": (np.int64, []), "log_estimate": (np.float64, [])}
+    return declared | ({"sign": (np.float64, [])} if has_signs else {})
 
 
 def row_of(

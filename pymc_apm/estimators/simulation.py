@@ -1,0 +1,236 @@
+"""Simulators without a likelihood: approximate Bayesian computation with clamped randomness.
+
+A simulator turns parameters and random numbers into data x. The ABC likelihood of observed data y
+is the mean of a kernel K of the distance between summaries s of the two,
+
+    integral of K((s(x) - s(y)) / epsilon) p(x | theta) dx,
+
+and K at simulated data is an unbiased estimate of it. So a pseudo-marginal chain has the ABC
+posterior at its epsilon as its exact target. With u clamped the simulated data are a deterministic
+function of the parameters, and a chain that moves u and theta by slice sampling stays near to the
+observed data, where fresh simulations would hardly ever come.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+from numpy.typing import ArrayLike, NDArray
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_apm.black_box import black_box
+from pymc_apm.errors import EstimatorError, ModelError
+from pymc_apm.potential import Potential
+from pymc_apm.randomness import Seed, Stream
+from pymc_apm.validation import numbers, one_of, positive_integer
+
+__all__ = ["ABCEstimator", "abc"]
+
+Kernel = Literal["normal", "laplace", "uniform"]
+
+
+def _normal(distance: NDArray[np.float64]) -> float:
+    return -0.5 * float(distance @ distance)
+
+
+def _laplace(distance: NDArray[np.float64]) -> float:
+    return -float(np.abs(distance).sum())
+
+
+def _uniform(distance: NDArray[np.float64]) -> float:
+    return 0.0 if float(distance @ distance) <= 1.0 else -math.inf
+
+
+KERNELS: dict[str, Callable[[NDArray[np.float64]], float]] = {
+    "normal": _normal,
+    "laplace": _laplace,
+    "uniform": _uniform,
+}
+"""The logs of kernels, up to a constant, as functions of the scaled distance of all summaries."""
+
+
+class ABCEstimator:
+    """The ABC likelihood, estimated, as a function of the parameters and a generator.
+
+    Parameters
+    ----------
+    simulate : callable
+        ``simulate(*parameters, rng)``.
+    observed : array
+    summary : callable or None
+    kernel : str
+    epsilon : array
+    samples : int
+    name : str
+    """
+
+    def __init__(
+        self,
+        simulate: Callable[..., Any],
+        observed: Any,
+        summary: Callable[[Any], Any] | None,
+        kernel: Kernel,
+        epsilon: NDArray[np.float64],
+        samples: int,
+        name: str,
+    ) -> None:
+        self.simulate = simulate
+        self.summary = summary
+        self.kernel = KERNELS[kernel]
+        self.samples = samples
+        self.name = name
+        self.wanted = self.summarise(observed)
+        if self.wanted.size == 0 or not np.isfinite(self.wanted).all():
+            raise ModelError(
+                f"The summaries of the observed data of abc({name!r}) must be finite numbers, but "
+                f"they are {self.wanted}."
+            )
+        if epsilon.ndim > 1 or epsilon.size not in (1, self.wanted.size) or (epsilon <= 0.0).any():
+            raise ModelError(
+                f"epsilon of abc({name!r}) must be a positive number, or one for each of the "
+                f"{self.wanted.size} summaries, got {epsilon}."
+            )
+        self.epsilon = epsilon
+
+    def summarise(self, data: Any) -> NDArray[np.float64]:
+        """Return the summaries of some data, as a vector."""
+        found = data if self.summary is None else self.summary(data)
+        return np.asarray(found, dtype=np.float64).reshape(-1)
+
+    def __call__(self, *arguments: Any) -> float:
+        """Return the log of the mean of the kernel; the last argument is the generator."""
+        logs = [self._log_kernel(self.simulate(*arguments)) for _ in range(self.samples)]
+        largest = max(logs)
+        if len(logs) == 1 or not math.isfinite(largest):
+            return largest if not any(map(math.isnan, logs)) else math.nan
+        return largest + math.log(sum(math.exp(log - largest) for log in logs) / len(logs))
+
+    def _log_kernel(self, data: Any) -> float:
+        found = self.summarise(data)
+        if found.shape != self.wanted.shape:
+            raise EstimatorError(
+                f"The simulator of abc({self.name!r}) made data with {found.size} summaries, but "
+                f"the observed data have {self.wanted.size}."
+            )
+        distance = (found - self.wanted) / self.epsilon
+        if np.isnan(distance).any():
+            return math.nan
+        # Beyond this the square of a distance is infinite: far away, and as good as zero.
+        return self.kernel(np.clip(distance, -1e150, 1e150))
+
+
+def abc(
+    name: str,
+    simulate: Callable[..., Any],
+    observed: Any,
+    *,
+    epsilon: ArrayLike,
+    parameters: Sequence[Any] = (),
+    summary: Callable[[Any], Any] | None = None,
+    kernel: Kernel = "normal",
+    samples: int = 1,
+    kind: Literal["normal", "uniform", "seed"] = "normal",
+    model: pm.Model | None = None,
+) -> TensorVariable:
+    r"""Add a simulator to a model in place of a likelihood: approximate Bayesian computation.
+
+    The potential ``name`` is the log of an unbiased estimate of the ABC likelihood,
+
+    .. math:: \int K\left(\frac{s(x) - s(y)}{\epsilon}\right) p(x \mid \theta)\, dx,
+
+    of the observed data y: the mean of the kernel K over ``samples`` simulations of x. The
+    posterior is exactly the ABC posterior at this ``epsilon``, whatever the number of
+    simulations; it is that of a model in which the summaries were observed with an error of the
+    form of K and the scale epsilon. The random numbers of the simulator, ``name + "_u"``, are part
+    of the state of the chain, which moves them by slice sampling: so simulated data stay near to
+    the observed, and epsilon can be much smaller than where each simulation is a fresh one.
+
+    That works best where the simulator makes its data from its random numbers by continuous
+    functions, as most do that draw normal, exponential or other continuous numbers.
+
+    Parameters
+    ----------
+    name : str
+        The name of the potential, unique in the model.
+    simulate : callable
+        ``simulate(*parameters, rng)`` returns simulated data, in the form of ``observed``. All its
+        random numbers are from ``rng``, which has the drawing methods of
+        ``numpy.random.Generator``.
+    observed : object
+        The observed data: an array, or whatever ``summary`` takes.
+    epsilon : float or array
+        The scale of the kernel, for all summaries or one for each, in their units.
+    parameters : list of TensorVariable
+        The parameters of the simulator.
+    summary : callable, optional
+        ``summary(data)`` returns a vector of summaries; the data themselves if not given.
+    kernel : {"normal", "laplace", "uniform"}
+        The normal kernel is that of ``pm.Simulator`` with its "gaussian" distance,
+        :math:`\exp(-\sum d^2 / 2)` for the differences d of all summaries in units of epsilon; the
+        Laplace kernel :math:`\exp(-\sum |d|)`; the uniform one 1 where :math:`\sum d^2 \le 1`,
+        0 elsewhere. That one gives a chain no direction where it is far away: it needs a starting
+        point whose simulations come near enough.
+    samples : int
+        How many simulations to average over for each estimate. One is best as a rule.
+    kind : {"normal", "uniform", "seed"}
+        What the random numbers are made of: what the simulator draws most; or the seed of a numpy
+        generator, for simulators that take nothing else, which can only be updated by fresh ones.
+    model : Model, optional
+        The model to add it to; the one whose context is open if not given.
+
+    Returns
+    -------
+    TensorVariable
+        The potential as it was added to the model.
+
+    References
+    ----------
+    Graham, M. M. and Storkey, A. J. (2017). Asymptotically exact inference in differentiable
+    generative models. doi:10.1214/17-EJS1340SI.
+
+    Wilkinson, R. D. (2013). Approximate Bayesian computation (ABC) gives exact results under the
+    assumption of model error. doi:10.1515/sagmb-2013-0010.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> y = np.random.default_rng(1).gumbel(2.0, 1.5, size=50)
+    >>> def simulate(location, scale, rng):
+    ...     return location - scale * np.log(rng.exponential(size=50))
+    >>> def summary(data):
+    ...     return np.quantile(data, [0.1, 0.5, 0.9])
+    >>> with pm.Model():
+    ...     location, scale = pm.Normal("location", 0, 5), pm.HalfNormal("scale", 5)
+    ...     log_lik = apm.estimators.abc(
+    ...         "y", simulate, y, epsilon=0.1, parameters=[location, scale], summary=summary
+    ...     )
+    ...     idata = pm.sample(20, tune=20, chains=1, progressbar=False)
+    """
+    model = pm.modelcontext(model)
+    label = f"abc({name!r})"
+    for what, function in (("simulate", simulate), ("summary", summary)):
+        if not (callable(function) or (what == "summary" and function is None)):
+            raise ModelError(f"{what} of {label} must be a function, got {function!r}.")
+    one_of(f"kernel of {label}", kernel, *KERNELS)
+    one_of(f"kind of {label}", kind, "normal", "uniform", "seed")
+    if not isinstance(parameters, Sequence) or isinstance(parameters, str):
+        raise ModelError(f"parameters of {label} must be a list, got {parameters!r}.")
+    estimator = ABCEstimator(
+        simulate,
+        observed,
+        summary,
+        kernel,
+        numbers(f"epsilon of {label}", epsilon),
+        positive_integer(f"samples of {label}", samples),
+        name,
+    )
+    u_name = f"{name}_u"
+    if kind == "seed":
+        u = Seed(u_name, model=model)
+    else:
+        u = Stream(u_name, kind=kind, model=model)
+    return Potential(name, black_box(estimator)(*parameters, u), model=model)

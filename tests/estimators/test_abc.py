@@ -1,0 +1,164 @@
+"""Simulators: the posterior is that of the kernel and its epsilon, exactly."""
+
+import functools
+import math
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+import pymc_apm as apm
+from pymc_apm.errors import EstimatorError, ModelError
+from pymc_apm.estimators.simulation import ABCEstimator
+from tests.statistical.checks import Z, mcse
+from tests.steps.models import sample
+
+N = 5
+OBSERVED = np.array([0.3, 1.4, -0.2, 0.9, 1.6])
+PRIOR_SD = 2.0
+
+
+def simulate(theta, rng):
+    return theta + rng.normal(size=N)
+
+
+def model_of(epsilon, **options):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, PRIOR_SD)
+        options = {"summary": np.mean, "parameters": [theta]} | options
+        apm.estimators.abc("y", simulate, OBSERVED, epsilon=epsilon, **options)
+    return model
+
+
+def exact(epsilon):
+    """With the mean as the summary, and a normal kernel, the posterior is a normal one."""
+    precision = 1 / PRIOR_SD**2 + 1 / (1 / N + epsilon**2)
+    return OBSERVED.mean() / (1 / N + epsilon**2) / precision, math.sqrt(1 / precision)
+
+
+def scores(idata, mean, sd):
+    x = (idata.posterior["theta"].values - mean) / sd
+    return np.array([v.mean() / mcse(v) for v in (x, x**2 - 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "options"),
+    [
+        (0.5, {}),
+        (0.01, {}),
+        (0.5, {"samples": 3}),
+        (0.5, {"kind": "uniform"}),
+        pytest.param(0.5, {"kind": "seed", "samples": 10}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_posterior_is_that_of_the_kernel(epsilon, options):
+    idata = sample(model_of(epsilon, **options), draws=3000, tune=500, random_seed=3)
+    found = scores(idata, *exact(epsilon))
+    assert np.abs(found).max() < Z
+    # That of another epsilon is told from it.
+    assert np.abs(scores(idata, *exact(1.5))).max() > Z
+
+
+@pytest.mark.parametrize("kernel", ["normal", "laplace", "uniform"])
+@pytest.mark.parametrize("samples", [1, 4])
+def test_the_estimate_is_unbiased(kernel, samples):
+    epsilon, theta = 0.4, 0.2
+    estimator = ABCEstimator(simulate, OBSERVED, np.mean, kernel, np.array(epsilon), samples, "y")
+    rng = np.random.default_rng(1)
+    values = np.exp([estimator(theta, rng) for _ in range(20_000)])
+    grid = np.linspace(-6, 6, 40_001)
+    d = (grid - OBSERVED.mean()) / epsilon
+    kernels = {
+        "normal": np.exp(-0.5 * d**2),
+        "laplace": np.exp(-np.abs(d)),
+        "uniform": (np.abs(d) <= 1.0).astype(float),
+    }
+    truth = np.trapezoid(stats.norm.pdf(grid, theta, N**-0.5) * kernels[kernel], grid)
+    assert abs(values.mean() - truth) < Z * values.std() / math.sqrt(len(values))
+
+
+def test_summaries_have_scales_of_their_own():
+    def summary(data):
+        return [data.mean(), data.std()]
+
+    make = functools.partial(ABCEstimator, simulate, OBSERVED, summary, "normal")
+    wide = make(np.array([0.1, 1e6]), 1, "y")
+    narrow = ABCEstimator(simulate, OBSERVED, np.mean, "normal", np.array(0.1), 1, "y")
+    values = [e(0.2, np.random.default_rng(1)) for e in (wide, narrow)]
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon of"),
+        ({"epsilon": -1.0}, "epsilon of"),
+        ({"epsilon": "small"}, "epsilon of"),
+        ({"epsilon": [0.1, 0.1]}, "one for each of the 1 summaries"),
+        ({"epsilon": 0.1, "kernel": "cosine"}, "kernel of"),
+        ({"epsilon": 0.1, "kind": "stream"}, "kind of"),
+        ({"epsilon": 0.1, "samples": 0}, "samples of"),
+        ({"epsilon": 0.1, "summary": 3}, "summary of"),
+        ({"epsilon": 0.1, "summary": lambda x: np.nan}, "must be finite"),
+        ({"epsilon": 0.1, "parameters": "theta"}, "must be a list"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ModelError, match=message):
+        model_of(**options)
+
+
+def test_simulations_of_another_size_are_an_error():
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        apm.estimators.abc(
+            "y", lambda t, rng: rng.normal(t, size=3), OBSERVED, epsilon=1.0, parameters=[theta]
+        )
+    with pytest.raises(EstimatorError, match="with 3 summaries"):
+        sample(model, draws=5, tune=5)
+
+
+def test_a_simulation_that_fails_counts_as_zero_and_a_far_one_does_not():
+    estimator = ABCEstimator(
+        lambda t, rng: np.array([t]), np.array([0.0]), None, "normal", np.array(1e-200), 1, "y"
+    )
+    assert math.isnan(estimator(np.nan, None))
+    assert math.isfinite(estimator(1e100, None))
+    assert estimator(0.0, None) == 0.0
+
+
+def test_a_simulator_with_noise_of_its_own_is_noticed():
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        apm.estimators.abc(
+            "y",
+            lambda t, rng: t + np.random.default_rng().normal(size=N),
+            OBSERVED,
+            epsilon=1.0,
+            parameters=[theta],
+        )
+    with pytest.raises(EstimatorError, match="random numbers of its own"):
+        sample(model, draws=5, tune=5)
+
+
+@pytest.mark.slow
+def test_the_posterior_is_that_of_smc_at_the_same_epsilon():
+    epsilon, n_simulated = 0.3, 0
+
+    def simulated(rng, theta, size=None):
+        nonlocal n_simulated
+        n_simulated += 1
+        return simulate(theta, rng)
+
+    with pm.Model():
+        theta = pm.Normal("theta", 0.0, PRIOR_SD)
+        pm.Simulator("y", simulated, theta, sum_stat="mean", epsilon=epsilon, observed=OBSERVED)
+        smc = pm.sample_smc(draws=1000, chains=2, cores=1, random_seed=1, progressbar=False)
+    ours = sample(model_of(epsilon), draws=3000, tune=500, random_seed=3)
+    assert np.abs(scores(ours, *exact(epsilon))).max() < Z
+    x = smc.posterior["theta"].values
+    mean, sd = exact(epsilon)
+    assert abs(x.mean() - mean) < 0.1
+    assert abs(x.std() / sd - 1) < 0.1
+    assert int(ours.sample_stats["n_evals"].sum()) < n_simulated
