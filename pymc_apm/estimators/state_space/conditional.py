@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
+from pymc_apm.estimators.state_space.counts import normal_quantile
 from pymc_apm.estimators.state_space.filter import (
     ParticleModel,
     ancestors_of,
@@ -82,24 +83,6 @@ class Refreshed(NamedTuple):
     u: Any
     path: Any
     has_moved: bool
-
-
-@register_jitable
-def normal_quantile(p: float) -> float:
-    """Return a finite quantile of the standard normal distribution.
-
-    The rational approximation 26.2.23 of Abramowitz and Stegun (1964), refined by Halley's method.
-    """
-    p = min(max(p, 1e-300), 1.0 - 2.0**-53)
-    tail = min(p, 1.0 - p)
-    t = math.sqrt(-2.0 * math.log(tail))
-    top = 2.515517 + t * (0.802853 + t * 0.010328)
-    x = top / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308))) - t
-    for _ in range(3):
-        error = 0.5 * math.erfc(-x / math.sqrt(2.0)) - tail
-        step = error * math.sqrt(2.0 * math.pi) * math.exp(0.5 * x * x)
-        x -= step / (1.0 + 0.5 * x * step)
-    return x if p < 0.5 else -x
 
 
 @register_jitable

@@ -171,3 +171,58 @@ def negative_binomial_quantile(z: float, n: float, p: float) -> float:
     mean = n * q / p
     fourth = 1.0 + 6.0 * q / (p * p)
     return quantile(z, NEGATIVE_BINOMIAL, n, p, q, mean, mean / p, (1.0 + q) / p, fourth, math.inf)
+
+
+@register_jitable
+def score(jitter: float, k: float, family: int, n: float, p: float, q: float) -> float:
+    """Return a normal number at which the quantile is k; which of them is up to the jitter."""
+    below, above = tails(k, family, n, p, q)
+    if k >= 1.0:
+        below_before, above_before = tails(k - 1.0, family, n, p, q)
+    else:
+        below_before, above_before = 0.0, 1.0
+    if below < above_before:
+        return normal_quantile(below_before + jitter * (below - below_before))
+    return -normal_quantile(above_before - jitter * (above_before - above))
+
+
+@register_jitable
+def normal_quantile(p: float) -> float:
+    """Return a finite quantile of the standard normal distribution.
+
+    The rational approximation 26.2.23 of Abramowitz and Stegun (1964), refined by Halley's method.
+    """
+    p = min(max(p, 1e-300), 1.0 - 2.0**-53)
+    tail = min(p, 1.0 - p)
+    t = math.sqrt(-2.0 * math.log(tail))
+    top = 2.515517 + t * (0.802853 + t * 0.010328)
+    x = top / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308))) - t
+    for _ in range(3):
+        error = 0.5 * math.erfc(-x / math.sqrt(2.0)) - tail
+        step = error * math.sqrt(2.0 * math.pi) * math.exp(0.5 * x * x)
+        x -= step / (1.0 + 0.5 * x * step)
+    return x if p < 0.5 else -x
+
+
+@register_jitable
+def poisson_score(jitter: float, k: float, mean: float) -> float:
+    """Return a normal number that makes k of a Poisson distribution."""
+    if mean == 0.0:
+        return normal_quantile(jitter)
+    return score(jitter, k, POISSON, mean, 0.0, 0.0)
+
+
+@register_jitable
+def binomial_score(jitter: float, k: float, n: float, p: float) -> float:
+    """Return a normal number that makes k of a binomial distribution."""
+    if n == 0.0 or p == 0.0 or p == 1.0:
+        return normal_quantile(jitter)
+    return score(jitter, k, BINOMIAL, n, p, 1.0 - p)
+
+
+@register_jitable
+def negative_binomial_score(jitter: float, k: float, n: float, p: float) -> float:
+    """Return a normal number that makes k of a negative binomial distribution."""
+    if p == 1.0:
+        return normal_quantile(jitter)
+    return score(jitter, k, NEGATIVE_BINOMIAL, n, p, 1.0 - p)

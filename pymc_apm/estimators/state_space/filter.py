@@ -183,11 +183,11 @@ def make_filter(
 
     def run(u: Any, data: Any, args: Any, keeps: bool) -> Any:
         n_times, _, n = u.shape
-        x, ahead, places = np.zeros((1, n)), np.zeros(n), np.arange(n)
+        x, ahead = np.zeros((1, n)), np.zeros(n)
         kept, kept_logs = np.zeros((0, 0, 0)), np.zeros((0, 0))
         total, lost = 0.0, 0.0
         for t in range(n_times):
-            x, logs, places = step(t == 0, x, ahead, u[t, 1:], data[t], args)
+            x, logs, _ = step(t == 0, x, ahead, u[t, 1:], data[t], args)
             if keeps:
                 if t == 0:
                     kept, kept_logs = np.zeros((n_times, x.shape[0], n)), np.zeros((n_times, n))

@@ -59,7 +59,7 @@ class Part(NamedTuple):
     def draws(self) -> list[TensorVariable]:
         """The draws inside, those that others depend on first."""
         nodes = toposort(list(self.results.values()))
-        return [_draw_of(node) for node in nodes if _is_draw(node)]
+        return [draw_of(node) for node in nodes if is_draw(node)]
 
     def without_draws(self) -> list[str]:
         """Return the names of results that have no draws inside."""
@@ -97,14 +97,14 @@ class Part(NamedTuple):
             made = {
                 name: _log_density_of_draw(result, values[name])
                 for name, result in self.results.items()
-                if result in self.draws and self._depends_on_no_other(name)
+                if result in self.draws and self.depends_on_no_other(name)
             }
         if len(made) < len(self.results):
             made = self._by_pymc(values)
         replaced = without_checks(list(made.values()))
         return dict(zip(made, replaced, strict=True))
 
-    def _depends_on_no_other(self, name: str) -> bool:
+    def depends_on_no_other(self, name: str) -> bool:
         """Say whether a result that is a draw has no other draw among its parameters."""
         result = self.results[name]
         return not set(self.draws) - {result} & set(ancestors([result]))
@@ -124,7 +124,7 @@ class Part(NamedTuple):
             made = {name: found[values[name]] for name in self.results}
         except Exception as error:  # each op that PyMC does not know says so in its own way
             raise ModelError(self._no_density(error)) from error
-        if any(_is_draw(node) for node in toposort(list(made.values()))):
+        if any(is_draw(node) for node in toposort(list(made.values()))):
             raise ModelError(self._no_density("more draws go into it than come out"))
         return made
 
@@ -163,7 +163,7 @@ class Part(NamedTuple):
         results, symbols = list(self.results.values()), []
         for place in range(len(self.draws)):
             # Draws that depend on draws are replaced from the first to the last.
-            draw = next(_draw_of(node) for node in toposort(results) if _is_draw(node))
+            draw = next(draw_of(node) for node in toposort(results) if is_draw(node))
             u = pt.tensor(f"u_{place}", dtype="float64", shape=draw.type.shape)
             try:
                 value = quantile(draw, u)
@@ -297,7 +297,7 @@ def _cut_off(
     own = set(model.root.basic_RVs)
     inner: set[Variable] = set(arguments.values())
     for node in toposort(list(results.values()), blockers=own):
-        if _is_draw(node) or any(source in inner for source in node.inputs):
+        if is_draw(node) or any(source in inner for source in node.inputs):
             inner.update(node.outputs)
     symbols: dict[Variable, TensorVariable] = {}
     seen: set[Variable] = set()
@@ -329,11 +329,11 @@ def _as_tensor(variable: Variable) -> TensorVariable:
     return pt.tensor_from_scalar(variable) if is_number else variable
 
 
-def _is_draw(node: Any) -> bool:
+def is_draw(node: Any) -> bool:
     return any(isinstance(source.type, RandomType) for source in node.inputs)
 
 
-def _draw_of(node: Any) -> TensorVariable:
+def draw_of(node: Any) -> TensorVariable:
     """Return what a node draws; it returns the state of its generator too."""
     return next(output for output in node.outputs if not isinstance(output.type, RandomType))
 
