@@ -15,6 +15,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.initial_point import make_initial_point_fn
+from pytensor.gradient import grad
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
@@ -94,6 +95,33 @@ class ParameterSpace:
     def log_prior(self, position: Position) -> float:
         """Return the log density of the prior, on the unconstrained scale."""
         return float(self._log_prior(*self._point(position))[0])
+
+    def function(
+        self, expressions: Sequence[Variable]
+    ) -> Callable[[Position], list[NDArray[Any]]]:
+        """Return further expressions as a function of a position."""
+        compiled = self._compile(expressions)
+        return lambda position: [np.asarray(value) for value in compiled(*self._point(position))]
+
+    def log_posterior(self, expression: Variable) -> Callable[[Position], tuple[float, Position]]:
+        """Return the log density of the prior plus an expression, with its gradient.
+
+        That with respect to a discrete parameter is zero.
+        """
+        (total,) = self._model.replace_rvs_by_values([expression])
+        if self._random_variables:
+            total = total + self._model.logp(vars=self._random_variables)
+        moved = [value for value in self._values if value.type.dtype.startswith("float")]
+        slopes = grad(total, moved, disconnected_inputs="ignore") if moved else []
+        function = compile_function(self._values, [total, *slopes], **FAST)
+
+        def evaluate(position: Position) -> tuple[float, Position]:
+            value, *found = function(*self._point(position))
+            gradient = dict(self._layout.unravel(np.zeros_like(position)))
+            gradient |= {v.name: slope for v, slope in zip(moved, found, strict=True)}
+            return float(value), self._layout.ravel(gradient)
+
+        return evaluate
 
     def describe(self, position: Position) -> str:
         """Put the random variables of the model into words."""
