@@ -11,6 +11,9 @@ from pymc_apm.estimators.importance_sampling import importance, log_mean_exp
 from pymc_apm.estimators.intractable.estimator import doubly_intractable
 from pymc_apm.estimators.intractable.family import Unnormalised
 
+# There is a package of this name, whose place this takes: it has been imported, and stays so.
+from pymc_apm.estimators.state_space.estimator import state_space
+
 if TYPE_CHECKING:
     from pymc_apm.estimators.intractable.ising import Ising
     from pymc_apm.estimators.laplace.estimator import laplace_importance
@@ -24,6 +27,7 @@ __all__ = [
     "laplace_importance",
     "log_mean_exp",
     "sample_latent",
+    "state_space",
 ]
 
 # No module or package here has the name of one of these, so that none can take its place.

@@ -24,6 +24,7 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import compile_function
@@ -236,20 +237,27 @@ class Specification(NamedTuple):
             self.transition.closure,
         )
 
-    def log_observation(self, states: TensorVariable) -> TensorVariable:
+    def log_observation(
+        self, states: TensorVariable, rows: Any = None, is_attached: bool = True
+    ) -> TensorVariable:
         """Return the log density of all data of a row given states; 0 for what is missing.
 
         Parameters
         ----------
         states : TensorVariable
             Of shape (rows, points, numbers of a state).
+        rows : vector of int, optional
+            Which rows; all if not given.
+        is_attached : bool
+            Whether variables of the model are in it; if not, the closure of the observation is.
 
         Returns
         -------
         TensorVariable
             Of shape (rows, points).
         """
-        part, rows = self.observation, np.arange(len(self.rows))
+        part = self.observation
+        rows = slice(None) if rows is None else rows
         replace = self.batch_of_rows(part.arguments, rows, 1)
         replace |= {
             part.arguments[name]: batch
@@ -260,7 +268,7 @@ class Specification(NamedTuple):
             ((name, array),) = self.data.items()
             data = filled(self.label, array, False)
             if "y" in part.arguments:
-                replace[part.arguments["y"]] = with_axes(pt.as_tensor_variable(data.values), 1)
+                replace[part.arguments["y"]] = with_axes(pt.as_tensor_variable(data.values)[rows], 1)
             totals = {name: (part.results[name], data)}
         else:
             totals = {}
@@ -272,15 +280,15 @@ class Specification(NamedTuple):
                 values[name] = pt.tensor(
                     name, dtype=data.values.dtype.name, shape=data.values.shape[1:]
                 )
-                replace[values[name]] = with_axes(pt.as_tensor_variable(data.values), 1)
+                replace[values[name]] = with_axes(pt.as_tensor_variable(data.values)[rows], 1)
                 totals[name] = (result, data)
             densities = part.log_density(values)
             totals = {name: (densities[name], data) for name, (_, data) in totals.items()}
         made = vectorise([density for density, _ in totals.values()], replace)
-        made = attached(made, part.closure)
+        made = attached(made, part.closure) if is_attached else made
         terms = []
         for (density, data), batch in zip(totals.values(), made, strict=True):
-            terms.append(_where_observed(self.label, density, batch, data))
+            terms.append(_where_observed(self.label, density, batch, data, rows))
         total = sum(terms)
         return pt.broadcast_to(total, (states.shape[0], states.shape[1]))
 
@@ -319,7 +327,7 @@ def _summed(density: TensorVariable) -> TensorVariable:
 
 
 def _where_observed(
-    label: str, density: TensorVariable, batch: TensorVariable, data: Data
+    label: str, density: TensorVariable, batch: TensorVariable, data: Data, rows: Any
 ) -> TensorVariable:
     """Add up the densities of what is observed; ``density`` is for one row and state."""
     n_axes = density.type.ndim
@@ -334,7 +342,7 @@ def _where_observed(
         seen = np.asarray(seen.all(axis=1))
     if seen.all():
         return pt.sum(batch, axis=-1) if n_axes else batch
-    mask = with_axes(pt.as_tensor_variable(seen), 1)
+    mask = with_axes(pt.as_tensor_variable(seen)[rows], 1)
     batch = pt.switch(mask, batch, 0.0)
     return pt.sum(batch, axis=-1) if n_axes else batch
 
@@ -415,6 +423,12 @@ def parse(
     rows = make_rows(label, len(next(iter(arrays.values()))), times, series)
     arrays = {key: array[rows.order] for key, array in arrays.items()}
     made = make_covariates(label, covariates, rows, names)
+    for key, variable in made.items():
+        if not set(model.root.basic_RVs).isdisjoint(ancestors([variable])):
+            raise ModelError(
+                f"The covariate {key} of {label} depends on variables of the model, which functions"
+                " use as they are, without being given them."
+            )
 
     known = _symbols_of_rows(made)
     first = make_part(
