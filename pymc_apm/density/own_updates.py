@@ -22,9 +22,7 @@ from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.shape import Reshape
 
 
-def find_own_updates(
-    terms: Sequence[Variable], inputs: Mapping[str, Variable]
-) -> dict[str, Apply]:
+def find_own_updates(terms: Sequence[Variable], inputs: Mapping[str, Variable]) -> dict[str, Apply]:
     """Find the ops that can refresh an input of a log density by themselves.
 
     Parameters

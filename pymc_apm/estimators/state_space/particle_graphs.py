@@ -306,7 +306,10 @@ class _Maker:
         self, name: str, density: TensorVariable, batch: TensorVariable
     ) -> TensorVariable:
         column = self.table.columns["seen", name]
-        is_seen, is_constant = column.of(self.row), not np.isnan(self.specification.data[name]).any()
+        is_seen, is_constant = (
+            column.of(self.row),
+            not np.isnan(self.specification.data[name]).any(),
+        )
         if column.shape and density.type.ndim == 0:
             missing = np.isnan(self.specification.data[name])
             if (missing.any(axis=1) != missing.all(axis=1)).any():
@@ -418,8 +421,6 @@ def _taken(
         taken[symbol] = z[place : place + size].T
         place += size
     return taken
-
-
 
 
 def closed(

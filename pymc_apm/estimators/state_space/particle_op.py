@@ -232,7 +232,9 @@ class ParticleFilter(Op):
 
         refresh = None
         if self.can_refresh:
-            inverse = Inverse(*[functions[name] for name in ("log_transition", "unstart", "unmove")])
+            inverse = Inverse(
+                *[functions[name] for name in ("log_transition", "unstart", "unmove")]
+            )
             refresh = jit(make_refresh(model, inverse, jit))
         return Engine(run, refresh)
 

@@ -62,7 +62,9 @@ def particle_estimate(
     return op(u, graphs.table, *graphs.closure.values())
 
 
-def _resets(specification: Specification, accumulate: str | Sequence[str] | None) -> tuple[int, ...]:
+def _resets(
+    specification: Specification, accumulate: str | Sequence[str] | None
+) -> tuple[int, ...]:
     """Return the places of states that are set to zero after each row."""
     names = [accumulate] if isinstance(accumulate, str) else list(accumulate or ())
     known = {state.name: state for state in specification.states}

@@ -268,7 +268,9 @@ class Specification(NamedTuple):
             ((name, array),) = self.data.items()
             data = filled(self.label, array, False)
             if "y" in part.arguments:
-                replace[part.arguments["y"]] = with_axes(pt.as_tensor_variable(data.values)[rows], 1)
+                replace[part.arguments["y"]] = with_axes(
+                    pt.as_tensor_variable(data.values)[rows], 1
+                )
             totals = {name: (part.results[name], data)}
         else:
             totals = {}
