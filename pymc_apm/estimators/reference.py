@@ -34,6 +34,7 @@ _log = logging.getLogger("pymc.apm")
 
 Position: TypeAlias = NDArray[np.float64]
 
+
 @node_rewriter([Elemwise])
 def _two_at_a_time(fgraph: FunctionGraph, node: Apply) -> list[Variable] | None:
     """Add or multiply two arrays at a time, which numpy does; PyTensor 2 takes number by number."""
@@ -114,9 +115,7 @@ class ParameterSpace:
         """Return the log density of the prior, on the unconstrained scale."""
         return float(self._log_prior(*self._point(position))[0])
 
-    def function(
-        self, expressions: Sequence[Variable]
-    ) -> Callable[[Position], list[NDArray[Any]]]:
+    def function(self, expressions: Sequence[Variable]) -> Callable[[Position], list[NDArray[Any]]]:
         """Return further expressions as a function of a position."""
         compiled = self._compile(expressions)
         return lambda position: [np.asarray(value) for value in compiled(*self._point(position))]
