@@ -171,9 +171,7 @@ CASES = {
     "positive": Case(positive, exact_positive),
     "heavy": Case(heavy, exact_heavy),
     "two": Case(two, exact_two),
-    "named": Case(
-        named, lambda a, s: linear(Y, a, s) + linear(Y[::-1], 0.5, 0.7)
-    ),
+    "named": Case(named, lambda a, s: linear(Y, a, s) + linear(Y[::-1], 0.5, 0.7)),
 }
 
 

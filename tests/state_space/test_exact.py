@@ -69,9 +69,7 @@ def _mcse(values: NDArray[np.float64]) -> float:
 def test_autoregression_with_four_points() -> None:
     y = simulate(100)
     with autoregression(y, 4):
-        idata = pm.sample(
-            3000, tune=1000, chains=2, cores=1, random_seed=5, progressbar=False
-        )
+        idata = pm.sample(3000, tune=1000, chains=2, cores=1, random_seed=5, progressbar=False)
     check(idata, exact_autoregression(y), ["a", "s"])
 
 

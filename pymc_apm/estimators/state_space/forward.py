@@ -167,3 +167,51 @@ def marginals(log_alpha: Floats, log_beta: Floats, weight: Floats) -> Floats:
         logs = log_alpha[row] + log_beta[row]
         result[row] = np.exp(logs - log_sum_exp(logs)) * weight[row]
     return result
+
+
+@numba.njit(cache=True, error_model="numpy")
+def draw_chunk(
+    log_f: Floats,
+    is_last: Booleans,
+    start: int,
+    log_alpha: Floats,
+    u: Floats,
+    chosen: Integers,
+    reached: Floats,
+) -> None:
+    """Choose a point of each of the rows before those of a chunk, given that of the next row.
+
+    Those of the last rows of series, and of the last row of the chunk, must be known. Count, too,
+    the effective number of points of a row that the transition from the one before reaches.
+    """
+    for c in range(len(log_f) - 1, -1, -1):
+        row = start + c - 1
+        if not is_last[row]:
+            logs = log_alpha[row] + log_f[c, :, chosen[row + 1]]
+            chosen[row] = choose(logs, u[row])
+            density = np.exp(log_f[c, chosen[row]] - log_f[c, chosen[row]].max())
+            reached[row + 1] = density.sum() ** 2 / (density**2).sum()
+
+
+@numba.njit(cache=True, error_model="numpy")
+def choose(logs: Floats, u: float) -> int:
+    """Choose one of some numbers with the logs of their probabilities, but for a constant."""
+    weights = np.cumsum(np.exp(logs - logs.max()))
+    return min(np.searchsorted(weights, u * weights[-1]), len(weights) - 1)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def predict_chunk(
+    log_f: Floats, log_w: Floats, is_first: Booleans, start: int, log_alpha: Floats, score: Floats
+) -> None:
+    """Fill in the log density of each row of a chunk given those before it."""
+    for c in range(len(log_f)):
+        row = start + c
+        if is_first[row]:
+            score[row] = log_sum_exp(log_w[row])
+            continue
+        before = log_alpha[row - 1] - log_sum_exp(log_alpha[row - 1])
+        ahead = np.empty(log_w.shape[1])
+        for j in range(log_w.shape[1]):
+            ahead[j] = log_sum_exp(before + log_f[c, :, j]) + log_w[row, j]
+        score[row] = log_sum_exp(ahead)

@@ -460,7 +460,7 @@ def closed(
         is_worth_it = isinstance(variable.type, pt.TensorType) and not (
             node is not None and isinstance(node.op, DimShuffle | ScalarFromTensor)
         )
-        if variable in inner or (node is not None and not is_worth_it):
+        if node is not None and (variable in inner or not is_worth_it):
             stack.extend(node.inputs)
         else:
             symbol = variable.type(name=variable.name)

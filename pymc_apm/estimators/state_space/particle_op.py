@@ -113,10 +113,6 @@ class ParticleFilter(Op):
         output = pt.tensor(dtype="float64", shape=shape)
         return Apply(self, [u, table, *given], [output])
 
-    def infer_shape(self, fgraph: Any, node: Apply, shapes: Any) -> list[tuple[Any, ...]]:
-        """Return the shape of the estimates, which is known."""
-        return [tuple(pt.constant(n) for n in node.outputs[0].type.shape)]
-
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
         """Run the filter of each series."""
         u, table, *parameters = inputs

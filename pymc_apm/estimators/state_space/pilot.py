@@ -22,7 +22,15 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_apm.errors import EstimatorError, see
 from pymc_apm.estimators.reference import FAST, ParameterSpace, Position
 from pymc_apm.estimators.state_space.bootstrap import bootstrap_moments
-from pymc_apm.estimators.state_space.guide import Floats, Guide, supports_of, tails_of, to_line
+from pymc_apm.estimators.state_space.draw_op import draw_from
+from pymc_apm.estimators.state_space.guide import (
+    Floats,
+    Guide,
+    lattice,
+    supports_of,
+    tails_of,
+    to_line,
+)
 from pymc_apm.estimators.state_space.pool import Pool, make_pool
 from pymc_apm.estimators.state_space.specification import Specification
 
@@ -57,6 +65,9 @@ N_POINTS: dict[int, Sequence[int]] = {
 LOW_NOISE = 0.1
 """The noise of the log-estimate, its standard deviation, that is aimed at."""
 
+NOISY = 1.0
+"""The noise from which on there is a warning."""
+
 WIDTHS = {1: 2.0, 2: 1.2, 3: 0.9}
 """Default widths of guides, by the number of dimensions; 0.7 in more."""
 
@@ -70,14 +81,18 @@ class Pilot(NamedTuple):
     n_points : int
     noise : float
         The standard deviation of the log-estimate at the reference; the largest of all series.
-    probabilities : ndarray
-        Of all points given the data, at the reference, (rows, points).
+    edge : float
+        The largest share of a row's weight on the outermost points in any dimension.
+    effective, reached : float
+        The smallest effective number of points in a row, and of those that a transition reaches.
     """
 
     guide: Guide
     n_points: int
     noise: float
-    probabilities: Floats
+    edge: float
+    effective: float
+    reached: float
 
 
 def default_width(n_dims: int) -> float:
@@ -193,14 +208,15 @@ class _Search:
         if "posterior" not in self._functions:
             self._functions["posterior"] = space.log_posterior(self.estimate)
         posterior = self._functions["posterior"]
-        best = [-math.inf, start]
+        best: tuple[float, Position] = (-math.inf, start)
 
         def loss(position: Position) -> tuple[float, Position]:
+            nonlocal best
             value, slope = posterior(position)
             if not (math.isfinite(value) and np.isfinite(slope).all()):
                 return 1e15, np.zeros_like(position)
             if value > best[0]:
-                best[:] = value, position.copy()
+                best = value, position.copy()
             return -value, -slope
 
         before = posterior(start)[0]
@@ -218,7 +234,6 @@ class _Search:
         choices = N_POINTS.get(n_dims, N_POINTS[4]) if n_points is None else [n_points]
         for chosen in choices:
             pool = self._pool(chosen)
-            gamma = grad(pool.estimates.sum(), pool.log_w)
             estimates = space.function([pool.estimates])
             found = []
             for _ in range(N_NOISE):
@@ -227,8 +242,47 @@ class _Search:
             noise = float(np.std(found, axis=0).max())
             if noise < LOW_NOISE:
                 break
-        (probabilities,) = space.function([gamma])(position)
-        return Pilot(guide, chosen, noise, probabilities)
+        drawn = draw_from(pool, pt.as_tensor_variable(self.rng.random(len(guide.mean))))
+        gamma = grad(pool.estimates.sum(), pool.log_w)
+        outputs = [gamma, drawn.effective, drawn.reached]
+        gamma, effective, reached = space.function(outputs)(position)
+        places = (lattice(chosen, n_dims) + self._u.get_value()[:, None]) % 1.0
+        is_outer = (np.abs(places - 0.5) > 0.5 - 1.0 / chosen).any(axis=2)
+        edge = float((gamma * is_outer).sum(axis=1).max())
+        pilot = Pilot(guide, chosen, noise, edge, float(effective.min()), float(reached.min()))
+        _warn(self.specification, pilot)
+        return pilot
+
+
+def _warn(specification: Specification, pilot: Pilot) -> None:
+    """Put into words what makes an estimate noisy."""
+    if pilot.noise < NOISY:
+        return
+    causes = []
+    if pilot.edge > 0.02:
+        causes.append(
+            f"up to {pilot.edge:.0%} of the weight of a row is on its outermost points: give a "
+            "larger width"
+        )
+    if pilot.reached < 2.0:
+        causes.append(
+            "a transition reaches less than two points, because it has a small standard deviation "
+            "compared with the distance of points: give more points"
+        )
+    if pilot.effective < 2.0:
+        causes.append(
+            "less than two points have weight in some row, because its data tell much compared "
+            "with the distance of points: give more points"
+        )
+    _log.warning(
+        "The log-estimate of %s has a standard deviation of %.2g with %d points. It is unbiased, "
+        "but chains will be slow. %s. %s",
+        specification.name,
+        pilot.noise,
+        pilot.n_points,
+        "; ".join(causes).capitalize() or "Give more points",
+        see("state_space"),
+    )
 
 
 def _factors(covs: NDArray[np.float64]) -> Floats:

@@ -9,6 +9,7 @@ pairs of points given all data, by the backward recursion.
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -90,7 +91,7 @@ def pool_forward(
     return pt.specify_shape(estimates, (rows.n_series,)), log_alpha
 
 
-class _ChunkOp(Op):
+class ChunkOp(Op):
     """An op with a graph inside, which it runs on chunks of rows.
 
     Parameters
@@ -153,12 +154,12 @@ class _ChunkOp(Op):
         digest = digest_of_graph(self.fgraph.inputs, self.fgraph.outputs)
         if digest is None:
             return None
-        sources = inspect.getsource(forward), inspect.getsource(inspect.getmodule(_ChunkOp))
+        sources = inspect.getsource(forward), inspect.getsource(sys.modules[__name__])
         return hashlib.sha256(repr((type(self), digest, *sources)).encode()).hexdigest()
 
 
 @with_gradient
-class Pool(_ChunkOp):
+class Pool(ChunkOp):
     """The log-estimate of each series by the forward recursion, and the logs of its weights.
 
     Parameters
@@ -238,7 +239,7 @@ class Pool(_ChunkOp):
         return result
 
 
-class PoolGradient(_ChunkOp):
+class PoolGradient(ChunkOp):
     """The gradient of the sum of weighted log-estimates.
 
     Parameters

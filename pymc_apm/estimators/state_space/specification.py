@@ -9,9 +9,9 @@ each of them, and how states are laid out in one vector. From these it makes
 - simulations: ``specification.transition.simulation()`` has each draw made from uniform numbers by
   its quantiles, ``.random(...)`` by a generator.
 
-The functions describe one state at one time;
-:func:`~pymc_apm.estimators.state_space.parts.vectorise` makes functions of batches of them. Variables of the model are symbols in all parts, their
-*closure*, so that a part is a graph of its own; :func:`attached` puts the variables back.
+The functions describe one state at one time, and ``vectorise`` of that module makes functions of
+batches of them. Variables of the model are symbols in all parts, their *closure*, so that a part is
+a graph of its own; :func:`attached` puts the variables back.
 """
 
 import math

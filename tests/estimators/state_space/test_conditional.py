@@ -1,8 +1,8 @@
 """Conditional SMC leaves f_hat(u) q(u) invariant; broken variants do not.
 
-Chains start from draws u of q, each with the weight f_hat(u): that is the target. An update keeps it
-if the weighted means of functions h of u are the same before and after, so that f_hat(u) (h(u') -
-h(u)) is zero on average.
+Chains start from draws u of q, each with the weight f_hat(u): that is the target. An update keeps
+it if the weighted means of functions h of u are the same before and after, so that
+f_hat(u) (h(u') - h(u)) is zero on average.
 """
 
 import math
