@@ -5,7 +5,9 @@ the random numbers u of an unbiased likelihood estimator become part of the stat
 chain, and the parameters are updated with u clamped.
 """
 
+import importlib
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from pymc_apm import estimators
 from pymc_apm._hooks import install
@@ -25,6 +27,7 @@ from pymc_apm.plots import (
     plot_compare,
     plot_cost_autocorr,
     plot_estimator,
+    plot_states,
     plot_trace_sticking,
 )
 from pymc_apm.potential import Potential
@@ -39,6 +42,9 @@ from pymc_apm.steps import (
     ExchangeMH,
     PseudoMarginalMH,
 )
+
+if TYPE_CHECKING:
+    from pymc_apm.estimators.state_space.afterwards import forecast, predict, sample_states
 
 __version__ = version("pymc_apm")
 
@@ -62,18 +68,41 @@ __all__ = [
     "compare",
     "estimator_report",
     "estimators",
+    "forecast",
     "open_run",
     "plot_acceptance",
     "plot_compare",
     "plot_cost_autocorr",
     "plot_estimator",
+    "plot_states",
     "plot_trace_sticking",
+    "predict",
     "sample",
+    "sample_states",
     "signed",
     "sticking",
     "stop_run",
     "tune_estimator",
 ]
+
+# These import Numba, which takes longer to import than all else.
+_WHEN_ASKED_FOR = {
+    "forecast": "pymc_apm.estimators.state_space.afterwards",
+    "predict": "pymc_apm.estimators.state_space.afterwards",
+    "sample_states": "pymc_apm.estimators.state_space.afterwards",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHEN_ASKED_FOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_WHEN_ASKED_FOR[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 # What this does to PyMC is listed there.
 install()

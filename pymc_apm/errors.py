@@ -23,6 +23,7 @@ PAGES = {
     "diagnosing": "Whether to trust a run",
     "recipes": "Recipes",
     "latent_gaussian": "Latent Gaussian models",
+    "state_space": "State-space models",
     "doubly_intractable": "Models with an unknown normaliser",
     "compiled": "Compiled chains",
     "runs": "Runs that survive",

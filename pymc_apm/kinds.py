@@ -123,3 +123,6 @@ KINDS = {
 
 U_UPDATES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.updates))
 """The names of all updates of u, in the order of the table."""
+
+AUTO = "auto"
+"""The update that an estimator brings along for its own u, if it does, and "slice" if not."""

@@ -38,8 +38,8 @@ MAY_IMPORT = {
     },
     "compiled": {"_compat", "adaptive", "density", "errors", "kernels", "randomness", "types"},
     "estimators": {
-        *("_compat", "black_box", "density", "deprecated", "errors", "kernels", "potential"),
-        *("randomness", "types", "validation"),
+        *("_compat", "black_box", "compiled", "density", "deprecated", "errors", "kernels"),
+        *("potential", "randomness", "types", "validation"),
     },
     # PyMC's protocol.
     "steps": {

@@ -153,6 +153,33 @@ def updating_u(kernel: Callable[..., Any], density: LogDensity, place: int) -> U
     return update_u
 
 
+def refreshing_u(refresh: Callable[..., Any], density: LogDensity, place: int) -> UpdateU:
+    """Make an update of one u by which its estimator refreshes it.
+
+    Parameters
+    ----------
+    refresh : callable
+        ``refresh(rng, evaluation) -> (u, cost)``, which leaves the target invariant; None for u
+        that is to stay as it is.
+    density : callable
+        The log density as a function of that u.
+    place : int
+        Where u is among the values of an evaluation.
+    """
+
+    def update_u(rng: np.random.Generator, evaluation: Evaluation) -> tuple[Evaluation, Report]:
+        u, cost = refresh(rng, evaluation)
+        if u is None:
+            return evaluation, u_report(cost, 1, 0, 0.0)
+        log_density, new = density(u, evaluation)
+        cost = plus(cost, new.cost)
+        if not log_density > -np.inf:  # by rounding alone: the estimate was positive
+            return evaluation, u_report(cost, 1, 0, 0.0)
+        return new, u_report(cost, 1, 1, 1.0)
+
+    return update_u
+
+
 def one_after_the_other(updates: Sequence[UpdateU]) -> UpdateU:
     """Make one update of several."""
     if not updates:

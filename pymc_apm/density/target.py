@@ -29,13 +29,14 @@ from pymc_apm.claims import declared_axes, flags_in
 from pymc_apm.density.evaluate import make_density
 from pymc_apm.density.factors import Factors, find_factors, unsummed
 from pymc_apm.density.layout import Layout
+from pymc_apm.density.own_updates import find_own_updates
 from pymc_apm.density.staging import Stage, Term, TermKind, cut
 from pymc_apm.errors import EstimatorError, add_context, describe_value, see
 from pymc_apm.kernels.stream import settled
 from pymc_apm.potential import approximations_in
 from pymc_apm.randomness import randomness_in
 from pymc_apm.signs import signed_nodes, unmultiplied, without_signs
-from pymc_apm.types import FREE, Evaluation, FactorPlaces, FloatVector, LogDensity, summed
+from pymc_apm.types import FREE, Cost, Evaluation, FactorPlaces, FloatVector, LogDensity, summed
 
 THETA = ":theta"
 """The input that holds the parameters that a step updates."""
@@ -146,6 +147,8 @@ class Target:
     factors : dict
         By the name of the randomness, what belongs to which factor of the estimate, where there
         are several.
+    own_updates : dict
+        By the name of the randomness, the node of an op that can refresh it, where there is one.
     n_fixed : int
         How many random numbers there are in arrays of fixed shape.
     has_signs : bool
@@ -205,12 +208,15 @@ class Target:
             for sign, number in zip(values[n_before_signs:], signed.values(), strict=True)
         ]
         self.has_signs = bool(signed)
+        us = {u.name: self.inputs[u.name] for u in self.randomness}
+        self.own_updates = find_own_updates(values[: len(logps)], us)
         stages, reports = cut(terms, self.inputs, values[len(logps) : n_before_signs])
         place_of = self._give_places(stages)
         self._find_factors()
+        self._compile_kwargs = compile_kwargs or {}
         self._calls = [
             Call(
-                StageFunction(placed.stage, model, compile_kwargs or {}),
+                StageFunction(placed.stage, model, self._compile_kwargs),
                 _taking(placed.inputs),
                 slice(placed.outputs[0], placed.outputs[-1] + 1),
             )
@@ -508,6 +514,31 @@ class Target:
         values = list(evaluation.values)
         values[self.places[name]] = settled(rng, values[self._used_place[name]])
         return evaluation._replace(values=tuple(values))
+
+    def refreshing(self, name: str) -> Callable[..., tuple[FloatVector | None, Cost]]:
+        """Return how the estimator itself refreshes some randomness.
+
+        Returns
+        -------
+        callable
+            ``refresh(rng, evaluation) -> (new_value, cost)``; the value is None if it is to stay.
+        """
+        node, names = self.own_updates[name], list(self.inputs)
+        op, cost = node.op, Cost(node.op.n_refresh_evals, 0, 0, 0)
+        compiled: list[Callable[..., Sequence[Any]]] = []
+
+        def refresh(
+            rng: np.random.Generator, evaluation: Evaluation
+        ) -> tuple[FloatVector | None, Cost]:
+            if not compiled:
+                with self.model:
+                    inputs = [self.inputs[name] for name in names]
+                    compiled.append(compile_function(inputs, node.inputs, **self._compile_kwargs))
+            values = compiled[0](*[self.value(evaluation, name) for name in names])
+            new = op.refresh(rng, *values)
+            return (None if new is None else np.ascontiguousarray(new).reshape(-1)), cost
+
+        return refresh
 
     def approximate_log_density(self, evaluation: Evaluation) -> float:
         """Return the log density with all estimates replaced by their approximations."""

@@ -4,6 +4,7 @@ from pymc_apm.plots.acceptance import plot_acceptance
 from pymc_apm.plots.autocorr import plot_cost_autocorr
 from pymc_apm.plots.compare import plot_compare
 from pymc_apm.plots.estimator import plot_estimator
+from pymc_apm.plots.states import plot_states
 from pymc_apm.plots.trace import plot_trace_sticking
 
 __all__ = [
@@ -11,5 +12,6 @@ __all__ = [
     "plot_compare",
     "plot_cost_autocorr",
     "plot_estimator",
+    "plot_states",
     "plot_trace_sticking",
 ]

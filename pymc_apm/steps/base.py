@@ -19,13 +19,14 @@ from pymc_apm.adaptive.transition import (
     Transition,
     UpdateU,
     one_after_the_other,
+    refreshing_u,
     settling,
     updating_u,
 )
 from pymc_apm.claims import unclaimed_in
 from pymc_apm.density.target import Target
 from pymc_apm.errors import ModelError, UnclaimedRandomnessError, see, unclaimed
-from pymc_apm.kinds import U_UPDATES
+from pymc_apm.kinds import AUTO, U_UPDATES
 from pymc_apm.steps.chain import Chain, Evaluated, Recipe
 from pymc_apm.steps.choose import choose_randomness
 from pymc_apm.steps.compiling import Choice, Compiling
@@ -88,7 +89,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
                 f"{name} updates its variables together with the randomness of the estimators, and "
                 "cannot be split by variable: leave out blocked=False."
             )
-        one_of(f"u_update of {name}", u_update, *U_UPDATES, None)
+        one_of(f"u_update of {name}", u_update, AUTO, *U_UPDATES, None)
         model = pm.modelcontext(model)
         self.vars = list(variables)
         self.compile_kwargs = compile_kwargs
@@ -159,16 +160,23 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
             kind, along_u = variable.tag.apm_randomness.kind, density(variable.name)
             place = self.target.places[variable.name]
             factors = self.target.factors.get(variable.name)
-            if self.factorwise and factors and self.u_update in kind.updates_of_factors:
-                kernel = kind.updates_of_factors[self.u_update]
+            u_update = "slice" if self.u_update == AUTO else self.u_update
+            if self.brings_update(variable):
+                update = refreshing_u(self.target.refreshing(variable.name), along_u, place)
+            elif self.factorwise and factors and u_update in kind.updates_of_factors:
+                kernel = kind.updates_of_factors[u_update]
                 estimates = self.target.sums["estimate"]
                 update = updating_factors(kernel, along_u, place, factors, estimates)
             else:
-                update = updating_u(kind.updates[self.u_update], along_u, place)
+                update = updating_u(kind.updates[u_update], along_u, place)
             if kind.is_lazy:
                 update = settling(self.settle(variable.name), update)
             updates.append(update)
         return one_after_the_other(updates)
+
+    def brings_update(self, variable: SharedVariable) -> bool:
+        """Say whether randomness is refreshed by its estimator, which is best where it can."""
+        return self.u_update == AUTO and variable.name in self.target.own_updates
 
     def settle(self, *names: str) -> Settle:
         """Return a function that keeps of some streams just what the estimate used."""
@@ -187,6 +195,9 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         in_python = self.target.ops_in_python
         if in_python:
             return f"Part of the model is Python: {', '.join(map(str, in_python))}."
+        brought = [u.name for u in self.moved if self.brings_update(u)]
+        if brought:
+            return f"The estimator itself updates {', '.join(brought)}, in Python."
         if not uses_numba(self.compile_kwargs):
             return "compile_kwargs asks for another mode than that of Numba."
         if is_optional and self.u_update is None:

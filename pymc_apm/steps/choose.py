@@ -8,6 +8,7 @@ from pymc.util import get_value_vars_from_user_vars
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_apm.errors import ModelError, see
+from pymc_apm.kinds import AUTO
 
 
 def continuous_or_all(vars: Any, model: pm.Model | None, step: str) -> list[Any]:
@@ -47,7 +48,7 @@ def choose_randomness(
     chosen = _chosen_randomness(randomness, u, kind, step)
     for variable in chosen:
         known = variable.tag.apm_randomness.kind.updates
-        if update not in known:
+        if update not in (AUTO, *known):
             raise ModelError(
                 f"{step} cannot update {variable.name} by {update!r}: for randomness of its kind "
                 f"there is {', '.join(map(repr, known))}. Leave it to another step with u=[...]. "

@@ -34,9 +34,11 @@ class APMMetropolis(WalksRandomly, APMStep):
     vars : list of variables, optional
         The parameters to update, continuous or discrete; all of the model's if not given. The steps
         of discrete ones are rounded to integers.
-    u_update : {"slice", "independence", None}
+    u_update : {"auto", "slice", "independence", None}
         How to update u: by slice sampling (elliptical for Gaussian u, reflective for uniform u), by
-        Metropolis independence, or not at all, which leaves it to another step.
+        Metropolis independence, or not at all, which leaves it to another step. ``"auto"`` is the
+        update that an estimator brings along for its own u, if it does, as particle filters do,
+        and ``"slice"`` otherwise.
     scaling : float, optional
         A fixed scale of the proposal, on the scale that PyMC samples on (it multiplies the standard
         deviations of ``covariance``). ``None`` means that it is learnt while tuning.
@@ -103,7 +105,7 @@ class APMMetropolis(WalksRandomly, APMStep):
         self,
         vars: Any = None,
         *,
-        u_update: str | None = "slice",
+        u_update: str | None = "auto",
         scaling: float | None = None,
         covariance: ArrayLike | None = None,
         target_accept: float | tuple[float, float] = 0.234,

@@ -49,9 +49,11 @@ class APMSlice(APMStep):
     ----------
     vars : list of variables, optional
         The parameters to update; all continuous parameters of the model if not given.
-    u_update : {"slice", "independence", None}
+    u_update : {"auto", "slice", "independence", None}
         How to update u: by slice sampling (elliptical for Gaussian u, reflective for uniform u), by
-        Metropolis independence, or not at all, which leaves it to another step.
+        Metropolis independence, or not at all, which leaves it to another step. ``"auto"`` is the
+        update that an estimator brings along for its own u, if it does, as particle filters do,
+        and ``"slice"`` otherwise.
     width : float or array, optional
         Width of the initial bracket, for all or for each of the parameters, on the scale that PyMC
         samples on. ``None`` means that it is learnt while tuning and frozen after.
@@ -119,7 +121,7 @@ class APMSlice(APMStep):
         self,
         vars: Any = None,
         *,
-        u_update: str | None = "slice",
+        u_update: str | None = "auto",
         width: ArrayLike | None = None,
         step_out: bool | int = False,
         directions: Literal["auto", "random", "coordinate", "adaptive", "ellipse"] = "auto",
@@ -183,7 +185,9 @@ class APMSlice(APMStep):
         number = self.options.theta_updates
         often = f", {number} times for each update of u" if number > 1 else ""
         factors = [
-            f"{u.name} in {self.target.factors[u.name].n_factors} factors"
+            f"{u.name} as its estimator does it"
+            if self.brings_update(u)
+            else f"{u.name} in {self.target.factors[u.name].n_factors} factors"
             if self.factorwise and u.name in self.target.factors
             else f"{u.name} as one"
             for u in self.moved

@@ -1,0 +1,1 @@
+"""State-space models: what a user says of one, and estimates of its likelihood."""

@@ -1,0 +1,500 @@
+"""States, forecasts and predictions, after sampling."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+
+from pymc_apm._compat import compile_function, dataset_of
+from pymc_apm.errors import ModelError
+from pymc_apm.estimators.reference import FAST
+from pymc_apm.estimators.state_space.bootstrap import Sampler, as_matrix
+from pymc_apm.estimators.state_space.draw_op import draw_from
+from pymc_apm.estimators.state_space.guide import Guide
+from pymc_apm.estimators.state_space.parts import Part
+from pymc_apm.estimators.state_space.pool import make_pool
+from pymc_apm.estimators.state_space.specification import Specification
+from pymc_apm.validation import numbers, one_of, positive_integer
+
+__all__ = ["States", "forecast", "predict", "sample_states"]
+
+Floats = NDArray[np.float64]
+
+
+class States(NamedTuple):
+    """What it takes to draw states that were integrated out; a potential carries it along.
+
+    Attributes
+    ----------
+    specification : Specification
+    guide : Guide
+    n_points : int
+    noise : float
+        The standard deviation of the log-estimate at the reference.
+    dims : str or None
+        The name of the dimension of the rows.
+    """
+
+    specification: Specification
+    guide: Guide
+    n_points: int
+    noise: float
+    dims: str | None
+
+
+def sample_states(
+    idata: Any,
+    name: str,
+    *,
+    draws: int | None = None,
+    kind: Literal["smoothed", "filtered"] = "smoothed",
+    random_seed: int | np.random.Generator | None = None,
+    model: pm.Model | None = None,
+) -> xr.Dataset:
+    """Draw the states of a state-space model, given posterior draws of the parameters.
+
+    A path is drawn from the points of a pool of its own for each draw of the parameters, by the
+    backward recursion. Up to the noise of the estimate, which is small, that is a draw from the
+    posterior of states and parameters.
+
+    Parameters
+    ----------
+    idata : InferenceData or DataTree
+        What ``pm.sample`` returned.
+    name : str
+        The name of the estimator: that given to :func:`~pymc_apm.estimators.state_space`.
+    draws : int, optional
+        How many draws of each chain to take, spread evenly over it; by default all of them.
+    kind : {"smoothed", "filtered"}
+        Given all data, a path; or in each row given the data up to it, each by itself.
+    random_seed : int or Generator, optional
+    model : Model, optional
+        The model; the one whose context is open if not given.
+
+    Returns
+    -------
+    Dataset
+        With ``smoothed_posterior`` or ``filtered_posterior``, whose dimensions are ``chain``,
+        ``draw``, that of the rows of the data, and ``state``. Besides, how good the pools are:
+        ``effective_points`` and ``reached_points``, the effective numbers of points that have
+        weight in a row, and of those that a transition from the row before reaches, the smallest
+        of all rows. Where they are below 2, points are too few for what they have to resolve.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> flow = np.array([1120.0, 1160, 963, 1210, np.nan, 1160, 813, 1230])
+    >>> with pm.Model():
+    ...     level, error = pm.HalfNormal("level", 100), pm.HalfNormal("error", 200)
+    ...     log_lik = apm.estimators.state_space(
+    ...         "flow",
+    ...         flow,
+    ...         initial=pm.Normal.dist(1000, 300),
+    ...         transition=lambda x: pm.Normal.dist(x, level),
+    ...         observation=lambda x: pm.Normal.dist(x, error),
+    ...     )
+    ...     idata = pm.sample(20, tune=20, chains=1, progressbar=False)
+    ...     states = apm.sample_states(idata, "flow")
+    >>> states["smoothed_posterior"].dims
+    ('chain', 'draw', 'time', 'state')
+    """
+    one_of("kind of sample_states", kind, "smoothed", "filtered")
+    run = _Run("sample_states", idata, name, draws, random_seed, model)
+    pools = run.pools()
+    specification = run.how.specification
+    order = np.argsort(specification.rows.order)
+    states = (pools.smoothed if kind == "smoothed" else pools.filtered)[:, order]
+    dim, coords = _rows_as_coords(run.how)
+    data = {
+        f"{kind}_posterior": (("chain", "draw", dim, "state"), run.shaped(states)),
+        "effective_points": (("chain", "draw"), run.shaped(pools.effective)),
+        "reached_points": (("chain", "draw"), run.shaped(pools.reached)),
+    }
+    return xr.Dataset(data, run.coords | coords | {"state": _labels(specification)})
+
+
+def predict(
+    idata: Any,
+    name: str,
+    *,
+    draws: int | None = None,
+    random_seed: int | np.random.Generator | None = None,
+    model: pm.Model | None = None,
+) -> xr.Dataset:
+    """Predict the data of each row from those before it, and score the predictions.
+
+    Parameters
+    ----------
+    idata : InferenceData or DataTree
+        What ``pm.sample`` returned.
+    name : str
+        The name of the estimator: that given to :func:`~pymc_apm.estimators.state_space`.
+    draws : int, optional
+        How many draws of each chain to take, spread evenly over it; by default all of them.
+    random_seed : int or Generator, optional
+    model : Model, optional
+        The model; the one whose context is open if not given.
+
+    Returns
+    -------
+    Dataset
+        With ``predicted_observed``, draws of the data of each row given those before it, and
+        ``log_score``, the log density of the data there, both for each draw of the parameters. A
+        row in which all is missing has the score 0. The predictions belong in a group
+        ``posterior_predictive``, under the name of the data, for figures like ``az.plot_ppc``.
+    """
+    run = _Run("predict", idata, name, draws, random_seed, model)
+    specification, rows = run.how.specification, run.how.specification.rows
+    _check_observes(specification)
+    pools = run.pools()
+    simulate = _Simulation(specification, run)
+    arrays = {key: np.asarray(_value(array)) for key, array in specification.row_arrays.items()}
+    made = []
+    for row in range(len(rows)):
+        given = {key: array[row] for key, array in arrays.items()}
+        before = None if rows.is_first[row] else pools.filtered[:, row - 1]
+        made.append(simulate.observe(simulate.move(before, given), given))
+    observed, dims, coords = _observed(specification, made)
+    order = np.argsort(rows.order)
+    dim, row_coords = _rows_as_coords(run.how)
+    data = {
+        "predicted_observed": (("chain", "draw", dim, *dims), run.shaped(observed[:, order])),
+        "log_score": (("chain", "draw", dim), run.shaped(pools.score[:, order])),
+    }
+    return xr.Dataset(data, run.coords | row_coords | coords)
+
+
+def forecast(
+    idata: Any,
+    name: str,
+    *,
+    periods: int | None = None,
+    times: Any = None,
+    covariates: Mapping[str, Any] | None = None,
+    draws: int | None = None,
+    random_seed: int | np.random.Generator | None = None,
+    model: pm.Model | None = None,
+) -> xr.Dataset:
+    """Simulate states and data after the last ones, given posterior draws.
+
+    Parameters
+    ----------
+    idata : InferenceData or DataTree
+        What ``pm.sample`` returned.
+    name : str
+        The name of the estimator: that given to :func:`~pymc_apm.estimators.state_space`.
+    periods : int, optional
+        For how many rows, each as long after the one before as is usual in the data.
+    times : array, optional
+        Instead, for which times, all after the last ones.
+    covariates : dict, optional
+        Those of the new rows, if functions of the model ask for any.
+    draws : int, optional
+        How many draws of each chain to take, spread evenly over it; by default all of them.
+    random_seed : int or Generator, optional
+    model : Model, optional
+        The model; the one whose context is open if not given.
+
+    Returns
+    -------
+    Dataset
+        With ``forecast_latent``, the states, and ``forecast_observed``, the data, both for each
+        draw of the parameters. If the model has several series, they have that dimension too.
+    """
+    run = _Run("forecast", idata, name, draws, random_seed, model)
+    specification, rows = run.how.specification, run.how.specification.rows
+    label = f"forecast({name!r})"
+    last = np.flatnonzero(np.append(rows.is_first[1:], True))
+    ahead = _times_ahead(label, rows.time[last], rows.dt[~rows.is_first], periods, times)
+    n_ahead = ahead.shape[1]
+    given = _checked_covariates(label, specification, covariates, n_ahead)
+    pools = run.pools()
+    simulate = _Simulation(specification, run)
+    latent, observed = [], []
+    dims: tuple[str, ...] = ()
+    coords: dict[str, Any] = {}
+    for series, row in enumerate(last):
+        states = pools.filtered[:, row]
+        time, path, seen = rows.time[row], [], []
+        for step in range(n_ahead):
+            here = {
+                "t": rows.t[row] + 1 + step,
+                "time": ahead[series, step],
+                "dt": ahead[series, step] - time,
+                "series": series,
+            } | {key: array[step] for key, array in given.items()}
+            states = simulate.move(states, here)
+            path.append(states)
+            if not specification.gives_log_density:
+                seen.append(simulate.observe(states, here))
+            time = ahead[series, step]
+        latent.append(np.stack(path, axis=1))
+        if seen:
+            made, dims, coords = _observed(specification, seen)
+            observed.append(made)
+    dim = run.how.dims or "time"
+    coords |= run.coords | {"state": _labels(specification)}
+    coords |= _coords_ahead(run.how, dim, ahead, times)
+    lead: tuple[str, ...] = ("chain", "draw", dim)
+    if rows.is_panel:
+        lead = ("chain", "draw", "series", dim)
+        coords["series"] = rows.labels
+
+    def joined(arrays: list[Floats]) -> Floats:
+        return np.stack(arrays, axis=1) if rows.is_panel else arrays[0]
+
+    data = {"forecast_latent": ((*lead, "state"), run.shaped(joined(latent)))}
+    if observed:
+        data["forecast_observed"] = ((*lead, *dims), run.shaped(joined(observed)))
+    return xr.Dataset(data, coords)
+
+
+# Draws of parameters, and pools for them
+
+
+class _Pools(NamedTuple):
+    """Draws from pools for all draws of the parameters, which are along the first axis."""
+
+    smoothed: Floats
+    filtered: Floats
+    score: Floats
+    effective: Floats
+    reached: Floats
+
+
+class _Run:
+    """Some posterior draws of the parameters of a state-space model."""
+
+    def __init__(
+        self,
+        label: str,
+        idata: Any,
+        name: str,
+        draws: int | None,
+        random_seed: Any,
+        model: pm.Model | None,
+    ) -> None:
+        model = pm.modelcontext(model)
+        how = getattr(getattr(model.named_vars.get(name), "tag", None), "apm_states", None)
+        if how is None:
+            known = [term.name for term in model.potentials if hasattr(term.tag, "apm_states")]
+            raise ModelError(
+                f"The model has no state-space model {name!r}. There is: "
+                f"{', '.join(known) or 'none'}."
+            )
+        self.how: States = how
+        self.rng = np.random.default_rng(random_seed)
+        posterior = dataset_of(idata, "posterior")
+        if posterior is None:
+            raise ModelError(f"What was given to {label} has no group posterior.")
+        specification = how.specification
+        parts = specification.initial, specification.transition, specification.observation
+        outer = [variable for part in parts for variable in part.closure.values()]
+        upstream = set(ancestors(outer))
+        self.parameters = [rv for rv in specification.model.root.free_RVs if rv in upstream]
+        missing = [rv.name for rv in self.parameters if rv.name not in posterior]
+        if missing:
+            raise ModelError(
+                f"The posterior has no draws of {', '.join(missing)}, on which {name!r} depends."
+            )
+        n_draws = posterior.sizes["draw"]
+        kept = np.arange(n_draws)
+        if draws is not None:
+            draws = min(positive_integer(f"draws of {label}", draws), n_draws)
+            kept = np.linspace(0, n_draws - 1, draws).round().astype(int)
+        self._shape = posterior.sizes["chain"], len(kept)
+        self.coords: dict[str, Any] = {
+            "chain": posterior["chain"].values,
+            "draw": posterior["draw"].values[kept],
+        }
+        self._values = []
+        for rv in self.parameters:
+            array = posterior[rv.name].transpose("chain", "draw", ...).values[:, kept]
+            array = array.reshape(-1, *array.shape[2:]).astype(rv.type.dtype)
+            self._values.append(array)
+        self.n = int(np.prod(self._shape))
+
+    def shaped(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Put chains and draws along axes of their own."""
+        return array.reshape(*self._shape, *array.shape[1:])
+
+    def closure(self, part: Part) -> list[NDArray[Any]]:
+        """Return the values of the closure of a part, with draws along the first axis."""
+        if not part.closure:
+            return []
+        symbols = {rv: rv.type() for rv in self.parameters}
+        outer = clone_replace(list(part.closure.values()), replace=symbols, rebuild_strict=False)
+        function = compile_function(list(symbols.values()), outer, **FAST)
+        found = [function(*self._of(place)) for place in range(self.n)]
+        return [np.stack(column) for column in zip(*found, strict=True)]
+
+    def _of(self, place: int) -> list[NDArray[Any]]:
+        return [np.asarray(array[place]) for array in self._values]
+
+    def pools(self) -> _Pools:
+        """Draw from a pool for each draw of the parameters."""
+        how, specification = self.how, self.how.specification
+        shape = len(specification.rows), specification.n_dims
+        u, choices = pt.tensor("u", dtype="float64", shape=shape), pt.dvector("choices")
+        pool = make_pool(specification, how.guide, u, how.n_points)
+        drawn = draw_from(pool, choices)
+        rows = pt.arange(shape[0])
+        outputs = [
+            pool.states[rows, drawn.smoothed],
+            pool.states[rows, drawn.filtered],
+            drawn.score,
+            pt.min(drawn.effective),
+            pt.min(drawn.reached),
+        ]
+        symbols = {rv: rv.type() for rv in self.parameters}
+        outputs = clone_replace(outputs, replace=symbols, rebuild_strict=False)
+        function = compile_function([u, choices, *symbols.values()], outputs, calls_python=True)
+        found = []
+        for place in range(self.n):
+            numbers, row_numbers = self.rng.random(shape), self.rng.random(shape[0])
+            found.append([*map(np.array, function(numbers, row_numbers, *self._of(place)))])
+        return _Pools(*(np.stack(column) for column in zip(*found, strict=True)))
+
+
+class _Simulation:
+    """Simulates the parts of a model for all draws of the parameters at once."""
+
+    def __init__(self, specification: Specification, run: _Run) -> None:
+        self._specification, self._n = specification, run.n
+        self._samplers, self._closures = {}, {}
+        parts = {"initial": specification.initial, "transition": specification.transition}
+        if not specification.gives_log_density:
+            parts["observation"] = specification.observation
+        for name, part in parts.items():
+            seed = int(run.rng.integers(2**31))
+            self._samplers[name] = Sampler(specification, part, seed, FAST, is_batch=True)
+            self._closures[name] = run.closure(part)
+
+    def _draw(self, name: str, states: Floats | None, row: Mapping[str, Any]) -> dict[str, Any]:
+        return self._samplers[name](self._n, states, row, self._closures[name])
+
+    def move(self, states: Floats | None, row: Mapping[str, Any]) -> Floats:
+        """Return the states of a row, (draws, numbers), from those before; None is the start."""
+        return as_matrix(self._draw("initial" if states is None else "transition", states, row))
+
+    def observe(self, states: Floats, row: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """Return data of a row."""
+        return self._draw("observation", states, row)
+
+
+# Shapes and coordinates
+
+
+def _value(array: Any) -> Any:
+    return array.eval() if hasattr(array, "eval") else array
+
+
+def _check_observes(specification: Specification) -> None:
+    if specification.gives_log_density:
+        raise ModelError(
+            f"The observation of {specification.label} is the log of a density, from which nothing "
+            "can be drawn. Let it return a distribution, as pm.X.dist(...) makes it."
+        )
+
+
+def _labels(specification: Specification) -> list[str]:
+    return [label for state in specification.states for label in state.labels]
+
+
+def _observed(
+    specification: Specification, rows: list[dict[str, NDArray[Any]]]
+) -> tuple[Floats, tuple[str, ...], dict[str, Any]]:
+    """Stack the data of rows: (draws, rows), and one more axis if there are several numbers."""
+    names = list(specification.data)
+    arrays = [np.stack([row[name] for row in rows], axis=1) for name in names]
+    if len(names) == 1 and arrays[0].ndim == 2:
+        return arrays[0], (), {}
+    labels: list[str] = []
+    columns = []
+    for name, array in zip(names, arrays, strict=True):
+        columns.append(array.reshape(*array.shape[:2], -1))
+        width = columns[-1].shape[2]
+        labels += [name] if array.ndim == 2 else [f"{name}[{place}]" for place in range(width)]
+    return np.concatenate(columns, axis=2), ("observed_state",), {"observed_state": labels}
+
+
+def _rows_as_coords(how: States) -> tuple[str, dict[str, Any]]:
+    """Return the name of the dimension of rows, and its coordinates, in the user's order."""
+    rows, model = how.specification.rows, how.specification.model
+    order = np.argsort(rows.order)
+    dim = how.dims or ("row" if rows.is_panel else "time")
+    known = model.root.coords.get(dim)
+    coords: dict[str, Any] = {}
+    if known is not None:
+        coords[dim] = np.asarray(known)
+    elif not rows.is_panel:
+        coords[dim] = rows.time[order]
+    if rows.is_panel:
+        coords["series"] = (dim, rows.labels[rows.series][order])
+        if dim != "time":
+            coords["time"] = (dim, rows.time[order])
+    return dim, coords
+
+
+def _times_ahead(label: str, last: Floats, dt: Floats, periods: Any, times: Any) -> Floats:
+    """Return times after the last of each series, (series, times)."""
+    if (periods is None) == (times is None):
+        raise ModelError(f"{label} takes either periods or times.")
+    if periods is not None:
+        n_ahead = positive_integer(f"periods of {label}", periods)
+        step = float(np.median(dt)) if dt.size else 1.0
+        return last[:, None] + step * np.arange(1, n_ahead + 1)
+    ahead = np.atleast_1d(numbers(f"times of {label}", times))
+    if ahead.ndim != 1 or not (np.diff(ahead) > 0.0).all() or not ahead[0] > last.max():
+        raise ModelError(
+            f"times of {label} must increase, and be later than the last of the data, which is "
+            f"{last.max():g}."
+        )
+    return np.broadcast_to(ahead, (last.size, ahead.size))
+
+
+def _coords_ahead(how: States, dim: str, ahead: Floats, times: Any) -> dict[str, Any]:
+    """Go on with the coordinates of the rows if they are regular; else the times."""
+    rows, known = how.specification.rows, how.specification.model.root.coords.get(dim)
+    if times is None and known is not None and len(known) > 1 and not rows.is_panel:
+        labels = np.asarray(known)
+        steps = np.diff(labels) if labels.dtype.kind in "iufM" else np.array([0, 1])
+        if (steps == steps[0]).all():
+            return {dim: labels[-1] + steps[0] * np.arange(1, ahead.shape[1] + 1)}
+    if rows.is_panel and times is None:
+        return {dim: np.arange(1, ahead.shape[1] + 1)}
+    return {dim: ahead[0]}
+
+
+def _checked_covariates(
+    label: str, specification: Specification, covariates: Any, n_ahead: int
+) -> dict[str, NDArray[Any]]:
+    asked = {*specification.transition.arguments, *specification.observation.arguments}
+    wanted = [name for name in specification.covariates if name in asked]
+    given = dict(covariates or {})
+    missing = [name for name in wanted if name not in given]
+    unknown = [name for name in given if name not in specification.covariates]
+    if missing or unknown:
+        raise ModelError(
+            f"covariates of {label} must have values of {', '.join(wanted) or 'none'} for the new "
+            f"rows, got {', '.join(map(str, given)) or 'none'}."
+        )
+    checked = {}
+    for name in wanted:
+        variable = specification.covariates[name]
+        array = np.asarray(given[name]).astype(variable.type.dtype)
+        if array.shape[:1] != (n_ahead,) or array.ndim != variable.type.ndim:
+            raise ModelError(
+                f"The covariate {name} of {label} must have a row for each of {n_ahead} new rows, "
+                f"got the shape {array.shape}."
+            )
+        checked[name] = array
+    return checked

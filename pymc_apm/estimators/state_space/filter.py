@@ -1,0 +1,215 @@
+"""A particle filter that is a smooth function of its random numbers, as far as there can be one.
+
+At each time, N particles are moved, sorted and weighted, and N of them are drawn in proportion to
+their weights by stratified resampling:
+
+    x_t^j = move(x~_{t-1}^j, z_t^j),     w_t^j = g(y_t | x_t^j)  [f / q, if it is guided]
+    x~_t^j = the first x_t^k in order with  W_t^1 + ... + W_t^k >= (j + Phi(v_t^j)) / N
+    log f_hat = sum_t log mean_j w_t^j,
+
+which is unbiased for any N. Particles are resampled at *every* time: to do so where the weights
+have become uneven would be one more jump, at a place that depends on the parameters and u.
+With a look-ahead ``eta`` (the auxiliary particle filter) they are drawn in proportion to ``w eta``
+and their next weights are divided by ``eta``.
+
+Everything here runs in Python as well as compiled by Numba: a filter is a closure over the
+functions of a model, either of Python or compiled ones.
+
+References
+----------
+Gordon, N. J., Salmond, D. J. and Smith, A. F. M. (1993). Novel approach to nonlinear/non-Gaussian
+Bayesian state estimation. doi:10.1049/ip-f-2.1993.0015.
+
+Pitt, M. K. and Shephard, N. (1999). Filtering via simulation: auxiliary particle filters.
+doi:10.1080/01621459.1999.10474153.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import register_jitable
+
+from pymc_apm.estimators.state_space.sorting import first_coordinate, order_by_value
+from pymc_apm.types import FloatVector
+
+ROOT_HALF = math.sqrt(0.5)
+
+
+@register_jitable
+def no_lookahead(x: Any, row: Any, args: Any) -> FloatVector:
+    """Return the logs of a look-ahead that favours no particle."""
+    return np.zeros(x.shape[1])
+
+
+class ParticleModel(NamedTuple):
+    """A model as functions of all particles at once, which are the columns of a matrix.
+
+    ``row`` is what belongs to the time at hand, a row of a table of data, and ``args`` whatever
+    else the functions need, such as the parameters.
+
+    Attributes
+    ----------
+    start : callable
+        ``start(z, row, args)`` makes the first states from standard normal numbers.
+    move : callable
+        ``move(x, z, row, args)`` makes the states at the time of ``row`` from those before.
+    first_log_weights, log_weights : callable
+        ``first_log_weights(x, row, args)`` and ``log_weights(before, x, row, args)``: the log
+        density of what was observed, 0 where nothing was; if the model is guided, plus the log
+        density of the transition minus that of the proposal that ``move`` draws from.
+    lookahead : callable
+        ``lookahead(x, row, args)``: the log of the look-ahead, given the *next* row.
+    keys, order : callable
+        As in :mod:`pymc_apm.estimators.state_space.sorting`.
+    substeps, size : int
+        How often ``move`` is called between two times, and how many numbers of its own each call
+        takes; all that there are if ``size`` is 0.
+    resets : tuple of int
+        The coordinates that are set to zero before particles move on.
+    """
+
+    start: Callable[..., Any]
+    move: Callable[..., Any]
+    first_log_weights: Callable[..., Any]
+    log_weights: Callable[..., Any]
+    lookahead: Callable[..., Any] = no_lookahead
+    keys: Callable[..., Any] = first_coordinate
+    order: Callable[..., Any] = order_by_value
+    substeps: int = 1
+    size: int = 0
+    resets: tuple[int, ...] = ()
+
+
+class Filtered(NamedTuple):
+    """What a filter returns.
+
+    Attributes
+    ----------
+    log_estimate : float
+        The log of the estimate; ``-inf`` if no particle can have made what was observed.
+    states : ndarray, shape (T, d, N)
+        The particles, in their order; empty unless they are wanted.
+    log_weights : ndarray, shape (T, N)
+        The logs of their weights, without the look-ahead.
+    """
+
+    log_estimate: float
+    states: Any
+    log_weights: Any
+
+
+@register_jitable
+def weigh(log_weights: FloatVector) -> tuple[FloatVector, float]:
+    """Return weights up to a factor, and the log of the mean of those that were given.
+
+    All weights are zero if none is positive. NaN makes the mean NaN.
+    """
+    n = log_weights.size
+    largest = log_weights[0]
+    for j in range(1, n):
+        if log_weights[j] > largest or math.isnan(log_weights[j]):
+            largest = log_weights[j]
+    if not (-math.inf < largest < math.inf):  # also where it is NaN
+        return np.zeros(n), largest
+    weights = np.exp(log_weights - largest)
+    return weights, largest + math.log(np.sum(weights) / n)
+
+
+@register_jitable
+def ancestors_of(weights: FloatVector, v: FloatVector) -> Any:
+    """Return which particle each slot takes, by stratified resampling at normal numbers v."""
+    n = weights.size
+    total, last = 0.0, 0
+    for k in range(n):
+        total += weights[k]
+        if weights[k] > 0.0:
+            last = k
+    ancestors = np.empty(n, np.int64)
+    k, below = 0, weights[0]
+    for j in range(n):
+        level = (j + 0.5 * math.erfc(-v[j] * ROOT_HALF)) / n * total
+        while below < level and k < last:
+            k += 1
+            below += weights[k]
+        ancestors[j] = k
+    return ancestors
+
+
+def make_step(model: ParticleModel) -> Callable[..., Any]:
+    """Return a function that makes particles of a time: in order, with the logs of weights."""
+    start, move, substeps, n_numbers = model.start, model.move, model.substeps, model.size
+    first_log_weights, log_weights = model.first_log_weights, model.log_weights
+    keys, order = model.keys, model.order
+
+    def step(is_first: bool, before: Any, ahead: Any, z: Any, row: Any, args: Any) -> Any:
+        """Move particles on; ``ahead`` has the look-ahead that each was drawn with."""
+        if is_first:
+            x = start(z, row, args)
+            logs = first_log_weights(x, row, args)
+        else:
+            x = before
+            size = n_numbers if n_numbers > 0 else z.shape[0]
+            for number in range(substeps):
+                x = move(x, z[number * size : (number + 1) * size], row, args)
+            logs = log_weights(before, x, row, args) - ahead
+        places = order(x, keys(x, row, args))
+        return np.ascontiguousarray(x[:, places]), logs[places], places
+
+    return step
+
+
+def make_filter(
+    model: ParticleModel, jit: Callable[[Any], Any] = lambda function: function
+) -> Callable[..., Filtered]:
+    """Return a particle filter of a model.
+
+    Parameters
+    ----------
+    model : ParticleModel
+    jit : callable
+        Compiles a function, if the functions of the model are compiled.
+
+    Returns
+    -------
+    callable
+        ``run(u, data, args, keeps) -> Filtered``, where ``u`` are standard normal numbers of shape
+        (T, 1 + k, N), the first of each time for resampling, ``data`` has a row for each time,
+        and ``keeps`` says whether to return all particles.
+    """
+    step = jit(make_step(model))
+    lookahead, resets = model.lookahead, np.array(model.resets, dtype=np.int64)
+
+    def run(u: Any, data: Any, args: Any, keeps: bool) -> Any:
+        n_times, _, n = u.shape
+        x, ahead = np.zeros((1, n)), np.zeros(n)
+        kept, kept_logs = np.zeros((0, 0, 0)), np.zeros((0, 0))
+        total, lost = 0.0, 0.0
+        for t in range(n_times):
+            x, logs, _ = step(t == 0, x, ahead, u[t, 1:], data[t], args)
+            if keeps:
+                if t == 0:
+                    kept, kept_logs = np.zeros((n_times, x.shape[0], n)), np.zeros((n_times, n))
+                kept[t], kept_logs[t] = x, logs
+            if t + 1 < n_times:
+                eta = lookahead(x, data[t + 1], args)
+                logs = logs + eta
+            weights, log_mean = weigh(logs)
+            if not (-math.inf < log_mean < math.inf):
+                return Filtered(log_mean, kept, kept_logs)
+            # Neumaier's sum: what is lost by rounding is added at the end.
+            new = total + log_mean
+            if abs(total) >= abs(log_mean):
+                lost += (total - new) + log_mean
+            else:
+                lost += (log_mean - new) + total
+            total = new
+            if t + 1 < n_times:
+                chosen = ancestors_of(weights, u[t, 0])
+                x, ahead = np.ascontiguousarray(x[:, chosen]), eta[chosen]
+                for i in resets:
+                    x[i] = 0.0
+        return Filtered(total + lost, kept, kept_logs)
+
+    return run

@@ -1,0 +1,274 @@
+"""The particle filter as an op with the user's functions compiled in.
+
+The op runs Python, which calls one function of Numba for all times and particles. Where Numba
+cannot compile the functions of a model, or where the user wants nothing compiled, the very same
+filter runs in Python, and calls functions that PyTensor made at each time.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+
+from pymc_apm._compat import compile_function, numba_function, numba_graph, with_gradient
+from pymc_apm.errors import CompileError, see
+from pymc_apm.estimators.state_space.conditional import Inverse, make_refresh
+from pymc_apm.estimators.state_space.filter import ParticleModel, make_filter
+from pymc_apm.estimators.state_space.particle_graphs import Graphs
+from pymc_apm.estimators.state_space.sorting import (
+    first_coordinate,
+    hilbert_keys,
+    order_by_key,
+    order_by_value,
+)
+
+_log = logging.getLogger("pymc.apm")
+
+# Under Numba it runs in Python, which calls Numba again.
+warnings.filterwarnings("ignore", message="Numba will use object mode to run ParticleFilter")
+
+
+class Engine(NamedTuple):
+    """A filter, and the update of its random numbers if there is one, to be called from Python."""
+
+    run: Callable[..., Any]
+    refresh: Callable[..., Any] | None
+
+
+class Options(NamedTuple):
+    """What a filter is made from besides graphs.
+
+    Attributes
+    ----------
+    n_dims : int
+        The length of the vector of all states.
+    substeps : int
+    resets : tuple of int
+    lengths : tuple of int
+        The number of rows of each series.
+    is_panel : bool
+        Whether there is an estimate for each series.
+    """
+
+    n_dims: int
+    substeps: int
+    resets: tuple[int, ...]
+    lengths: tuple[int, ...]
+    is_panel: bool
+
+
+def _as_is(function: Any) -> Any:
+    return function
+
+
+@with_gradient
+class ParticleFilter(Op):
+    """The log-estimate of a particle filter, from its random numbers, a table and parameters.
+
+    Parameters
+    ----------
+    graphs : Graphs
+    options : Options
+    """
+
+    __props__ = ()
+    calls_python = True
+    u_input = 0
+    """The input that the op can refresh by itself, see :meth:`refresh`."""
+
+    n_refresh_evals = 2
+    """What a refresh costs, in estimates."""
+
+    def __init__(self, graphs: Graphs, options: Options) -> None:
+        self.inputs = graphs.inputs
+        self.outputs = graphs.outputs
+        self.symbols = list(graphs.closure)
+        self.n_moving = graphs.n_moving
+        self.options = options
+        self._engines: dict[str, Engine] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_engines": {}}
+
+    def make_node(self, u: Variable, table: Variable, *parameters: Variable) -> Apply:
+        """Make a node of the graph."""
+        shape = (len(self.options.lengths),) if self.options.is_panel else ()
+        given = [
+            parameter if parameter.type.dtype == symbol.type.dtype else parameter.astype("float64")
+            for symbol, parameter in zip(self.symbols, parameters, strict=True)
+        ]
+        output = pt.tensor(dtype="float64", shape=shape)
+        return Apply(self, [u, table, *given], [output])
+
+    def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
+        """Run the filter of each series."""
+        u, table, *parameters = inputs
+        run, args = self.engine.run, tuple(parameters)
+        logs = [float(run(*piece, args)) for piece in self._pieces(u, table)]
+        outputs[0][0] = np.array(logs if self.options.is_panel else logs[0])
+
+    def vector_jacobian(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], gradients: Sequence[Variable]
+    ) -> list[Variable]:
+        """Refuse: there is no gradient."""
+        raise NotImplementedError(
+            "A particle filter has no gradient with respect to the parameters, which steps like "
+            "pm.NUTS need. Use a step that needs none, such as apm.APMSlice() or "
+            "apm.APMMetropolis(), for all parameters that it depends on. " + see("state_space")
+        )
+
+    @property
+    def can_refresh(self) -> bool:
+        """Whether the op can draw its random numbers afresh by conditional SMC."""
+        return "log_transition" in self.outputs
+
+    def refresh(
+        self, rng: np.random.Generator, u: NDArray[np.float64], table: Any, *parameters: Any
+    ) -> NDArray[np.float64] | None:
+        """Draw u afresh by conditional SMC, which leaves the target invariant.
+
+        Parameters
+        ----------
+        rng : Generator
+        u, table, *parameters
+            The values of the inputs of the op.
+
+        Returns
+        -------
+        ndarray or None
+            The new u; None if it could not be drawn, and is to stay as it is.
+        """
+        refresh = self.engine.refresh
+        assert refresh is not None
+        new = rng.standard_normal(u.shape)  # also what is beyond the end of shorter series
+        n_uniform = 1 + u.shape[-2]
+        for piece, fresh in zip(self._pieces(u, table), self._pieces(new, table), strict=True):
+            uniforms = rng.random((len(piece[0]), n_uniform))
+            refreshed = refresh(piece[0], fresh[0], uniforms, piece[1], tuple(parameters))
+            if not refreshed.has_moved:
+                return None
+            fresh[0][...] = refreshed.u
+        return new
+
+    def _pieces(self, u: Any, table: Any) -> list[tuple[Any, Any]]:
+        """Return what belongs to each series: views."""
+        pieces, start = [], 0
+        for number, length in enumerate(self.options.lengths):
+            own = u[number, :length] if self.options.is_panel else u
+            pieces.append((own, table[start : start + length]))
+            start += length
+        return pieces
+
+    @property
+    def engine(self) -> Engine:
+        """The filter, compiled when it is first needed."""
+        is_interpreted = pytensor.config.mode == "FAST_COMPILE"
+        name = "python" if is_interpreted else "numba"
+        if name not in self._engines:
+            self._engines[name] = self._make_engine(is_interpreted)
+        return self._engines[name]
+
+    def _make_engine(self, is_interpreted: bool) -> Engine:
+        if not is_interpreted:
+            try:
+                return self._compiled_engine()
+            except CompileError as error:
+                _log.info("A particle filter runs in Python, not in Numba: %s", error)
+        functions = {
+            name: _in_python(self.inputs[name], self.symbols, output)
+            for name, output in self.outputs.items()
+        }
+        return self._engine(functions, _as_is)
+
+    def _compiled_engine(self) -> Engine:
+        import numba
+
+        functions = {
+            name: _in_numba(self.inputs[name], self.symbols, output)
+            for name, output in self.outputs.items()
+        }
+        return self._engine(functions, numba.njit)
+
+    def _engine(self, functions: dict[str, Any], jit: Callable[[Any], Any]) -> Engine:
+        """Make a filter from functions, each of its own inputs and a tuple of parameters."""
+        log_weights = functions["log_weights"]
+
+        def moved_log_weights(before: Any, x: Any, row: Any, args: Any) -> Any:
+            return log_weights(x, row, args)
+
+        is_simple = self.options.n_dims == 1 and "keys" not in functions
+        model = ParticleModel(
+            functions["start"],
+            functions["move"],
+            log_weights,
+            jit(moved_log_weights),
+            keys=functions.get("keys", first_coordinate if is_simple else hilbert_keys),
+            order=order_by_value if is_simple else order_by_key,
+            substeps=self.options.substeps,
+            size=self.n_moving,
+            resets=self.options.resets,
+        )
+        run_filter = jit(make_filter(model, jit))
+
+        def run(u: Any, table: Any, args: Any) -> float:
+            return run_filter(u, table, args, False).log_estimate
+
+        refresh = None
+        if self.can_refresh:
+            inverse = Inverse(
+                *[functions[name] for name in ("log_transition", "unstart", "unmove")]
+            )
+            refresh = jit(make_refresh(model, inverse, jit))
+        return Engine(run, refresh)
+
+
+def _in_python(
+    inputs: Sequence[Variable], symbols: Sequence[Variable], output: Variable
+) -> Callable[..., Any]:
+    """Return a graph as a function of Python, whose last argument is a tuple of parameters."""
+    function = compile_function([*inputs, *symbols], [output])
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments[:-1], *arguments[-1])[0]
+
+    return call
+
+
+def _in_numba(
+    inputs: Sequence[Variable], symbols: Sequence[Variable], output: Variable
+) -> Callable[..., Any]:
+    """Return a graph as a function for Numba, whose last argument is a tuple of parameters."""
+    import numba
+
+    graph = numba_graph([*inputs, *symbols], [output], _as_is)
+    function = numba_function(graph)
+    if len(inputs) == 2:
+
+        def call_2(first: Any, second: Any, args: Any) -> Any:
+            return function(first, second, *args)[0]
+
+        return numba.njit(call_2)
+    if len(inputs) == 3:
+
+        def call_3(first: Any, second: Any, third: Any, args: Any) -> Any:
+            return function(first, second, third, *args)[0]
+
+        return numba.njit(call_3)
+
+    def call_4(first: Any, second: Any, third: Any, fourth: Any, args: Any) -> Any:
+        return function(first, second, third, fourth, *args)[0]
+
+    return numba.njit(call_4)
