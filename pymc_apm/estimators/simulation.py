@@ -18,12 +18,13 @@ from typing import Any, Literal
 import numpy as np
 import pymc as pm
 from numpy.typing import ArrayLike, NDArray
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.black_box import black_box
 from pymc_apm.errors import EstimatorError, ModelError
 from pymc_apm.potential import Potential
-from pymc_apm.randomness import Seed, Stream
+from pymc_apm.randomness import Seed, StandardNormal, StandardUniform, Stream
 from pymc_apm.validation import numbers, one_of, positive_integer
 
 __all__ = ["ABCEstimator", "abc"]
@@ -31,24 +32,29 @@ __all__ = ["ABCEstimator", "abc"]
 Kernel = Literal["normal", "laplace", "uniform"]
 
 
-def _normal(distance: NDArray[np.float64]) -> float:
-    return -0.5 * float(distance @ distance)
+def _normal(distance: NDArray[np.float64]) -> Any:
+    return -0.5 * np.square(distance).sum(axis=-1)
 
 
-def _laplace(distance: NDArray[np.float64]) -> float:
-    return -float(np.abs(distance).sum())
+def _laplace(distance: NDArray[np.float64]) -> Any:
+    return -np.abs(distance).sum(axis=-1)
 
 
-def _uniform(distance: NDArray[np.float64]) -> float:
-    return 0.0 if float(distance @ distance) <= 1.0 else -math.inf
+def _uniform(distance: NDArray[np.float64]) -> Any:
+    square = np.square(distance).sum(axis=-1)
+    return np.where(np.isnan(square), np.nan, np.where(square <= 1.0, 0.0, -np.inf))
 
 
-KERNELS: dict[str, Callable[[NDArray[np.float64]], float]] = {
+KERNELS: dict[str, Callable[[NDArray[np.float64]], Any]] = {
     "normal": _normal,
     "laplace": _laplace,
     "uniform": _uniform,
 }
-"""The logs of kernels, up to a constant, as functions of the scaled distance of all summaries."""
+"""The logs of kernels, up to a constant, as functions of scaled differences along the last axis."""
+
+
+FAR = 1e150
+"""The largest distance, in units of epsilon, that is told from others: its square is finite."""
 
 
 class ABCEstimator:
@@ -115,10 +121,67 @@ class ABCEstimator:
                 f"the observed data have {self.wanted.size}."
             )
         distance = (found - self.wanted) / self.epsilon
-        if np.isnan(distance).any():
-            return math.nan
-        # Beyond this the square of a distance is infinite: far away, and as good as zero.
-        return self.kernel(np.clip(distance, -1e150, 1e150))
+        # Beyond this the square of a distance is infinite: far away, but not a zero.
+        return float(self.kernel(np.clip(distance, -FAR, FAR)))
+
+
+class EachABCEstimator:
+    """The same for independent data, each of which is simulated from random numbers of its own.
+
+    Parameters
+    ----------
+    simulate : callable
+        ``simulate(*parameters, u)``, with a row of u for each datum.
+    observed : array
+        With a row, or a number, for each datum.
+    kernel : str
+    epsilon : array
+    name : str
+    """
+
+    def __init__(
+        self,
+        simulate: Callable[..., Any],
+        observed: NDArray[np.float64],
+        kernel: Kernel,
+        epsilon: NDArray[np.float64],
+        name: str,
+    ) -> None:
+        self.simulate = simulate
+        self.wanted = observed.reshape(len(observed), -1)
+        self.kernel = KERNELS[kernel]
+        self.name = name
+        try:
+            self.epsilon = np.broadcast_to(epsilon, observed.shape).reshape(self.wanted.shape)
+            is_valid = bool((self.epsilon > 0.0).all())
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise ModelError(
+                f"epsilon of abc({name!r}) must be a positive number, or an array of such that can "
+                f"be broadcast to the observed data, of shape {observed.shape}; got {epsilon}."
+            )
+        if not np.isfinite(observed).all():
+            raise ModelError(f"The observed data of abc({name!r}) must be finite numbers.")
+
+    def __call__(self, *arguments: Any) -> NDArray[np.float64]:
+        """Return the log of the mean of the kernel for each datum; the last argument is u."""
+        *parameters, u = arguments
+        logs = np.array([self._log_kernels(self.simulate(*parameters, sample)) for sample in u])
+        largest = logs.max(axis=0)
+        shift = np.where(np.isfinite(largest), largest, 0.0)
+        with np.errstate(divide="ignore"):
+            return shift + np.log(np.exp(logs - shift).mean(axis=0))
+
+    def _log_kernels(self, data: Any) -> NDArray[np.float64]:
+        found = np.asarray(data, dtype=np.float64)
+        if found.shape[:1] != self.wanted.shape[:1] or found.size != self.wanted.size:
+            raise EstimatorError(
+                f"The simulator of abc({self.name!r}) made data of shape {found.shape}, but it is "
+                f"to make {len(self.wanted)} data with {self.wanted[0].size} numbers each."
+            )
+        distance = (found.reshape(self.wanted.shape) - self.wanted) / self.epsilon
+        return np.asarray(self.kernel(np.clip(distance, -FAR, FAR)))
 
 
 def abc(
@@ -131,6 +194,7 @@ def abc(
     summary: Callable[[Any], Any] | None = None,
     kernel: Kernel = "normal",
     samples: int = 1,
+    each: int | None = None,
     kind: Literal["normal", "uniform", "seed"] = "normal",
     model: pm.Model | None = None,
 ) -> TensorVariable:
@@ -174,6 +238,12 @@ def abc(
         point whose simulations come near enough.
     samples : int
         How many simulations to average over for each estimate. One is best as a rule.
+    each : int, optional
+        For data that are independent given the parameters: how many random numbers one of them is
+        made of. Then the second argument of the simulator is not a generator:
+        ``simulate(*parameters, u)`` makes datum i from the row ``u[i]`` alone, and the kernel
+        is that of each datum by itself. The random numbers of all data are updated side by side,
+        so that their number does not matter, and no summary is needed.
     kind : {"normal", "uniform", "seed"}
         What the random numbers are made of: what the simulator draws most; or the seed of a numpy
         generator, for simulators that take nothing else, which can only be updated by fresh ones.
@@ -219,16 +289,26 @@ def abc(
     one_of(f"kind of {label}", kind, "normal", "uniform", "seed")
     if not isinstance(parameters, Sequence) or isinstance(parameters, str):
         raise ModelError(f"parameters of {label} must be a list, got {parameters!r}.")
-    estimator = ABCEstimator(
-        simulate,
-        observed,
-        summary,
-        kernel,
-        numbers(f"epsilon of {label}", epsilon),
-        positive_integer(f"samples of {label}", samples),
-        name,
-    )
+    scale = numbers(f"epsilon of {label}", epsilon)
+    samples = positive_integer(f"samples of {label}", samples)
     u_name = f"{name}_u"
+    if each is not None:
+        if summary is not None or kind == "seed":
+            raise ModelError(
+                f"With each={each!r}, {label} takes no summary, as each datum is compared by "
+                "itself, and no seed."
+            )
+        each = positive_integer(f"each of {label}", each)
+        data = np.atleast_1d(numbers(f"The observed data of {label}", observed))
+        box = black_box(
+            EachABCEstimator(simulate, data, kernel, scale, name),
+            outputs=[TensorType("float64", shape=(len(data),))],
+        )
+        declare = {"normal": StandardNormal, "uniform": StandardUniform}[kind]
+        u = declare(u_name, shape=(samples, len(data), each), model=model)
+        factors = 1 if len(data) > 1 else None
+        return Potential(name, box(*parameters, u), factors=factors, model=model)
+    estimator = ABCEstimator(simulate, observed, summary, kernel, scale, samples, name)
     if kind == "seed":
         u = Seed(u_name, model=model)
     else:

@@ -89,6 +89,67 @@ def test_summaries_have_scales_of_their_own():
     assert values[0] == pytest.approx(values[1], rel=1e-6)
 
 
+def simulate_each(theta, u):
+    return theta + u[:, 0]
+
+
+@pytest.mark.parametrize("options", [{}, {"samples": 3}, {"kind": "uniform"}])
+def test_independent_data_are_compared_each_by_itself(options):
+    epsilon = 0.7
+    simulator = simulate_each
+    if options.get("kind") == "uniform":
+        simulator = lambda theta, u: theta + stats.norm.ppf(u[:, 0])  # noqa: E731
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, PRIOR_SD)
+        arguments = {"epsilon": epsilon, "parameters": [theta], "each": 1} | options
+        apm.estimators.abc("y", simulator, OBSERVED, **arguments)
+        step = apm.APMSlice(compile=False)
+    assert step.target.factors["y_u"].n_factors == N
+    idata = sample(model, step, draws=3000, tune=300, random_seed=3)
+    precision = 1 / PRIOR_SD**2 + N / (1 + epsilon**2)
+    mean = OBSERVED.sum() / (1 + epsilon**2) / precision
+    assert np.abs(scores(idata, mean, precision**-0.5)).max() < Z
+    assert np.abs(scores(idata, mean, 1.3 * precision**-0.5)).max() > Z
+
+
+def test_data_that_share_random_numbers_are_noticed():
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        arguments = {"epsilon": 0.7, "parameters": [theta], "each": 1}
+        apm.estimators.abc("y", lambda t, u: t + np.cumsum(u[:, 0]), OBSERVED, **arguments)
+    with pytest.raises(EstimatorError, match="depend on more of y_u"):
+        sample(model, draws=5, tune=5)
+
+
+def test_data_with_several_numbers_each_and_wrong_ones():
+    observed = np.arange(6.0).reshape(3, 2)
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        arguments = {"epsilon": [1.0, 2.0], "parameters": [theta], "each": 2}
+        term = apm.estimators.abc("y", lambda t, u: t + u, observed, **arguments)
+    u = np.random.default_rng(1).standard_normal((1, 3, 2))
+    model["y_u"].set_value(u)
+    expected = -0.5 * (((0.3 + u[0] - observed) / [1.0, 2.0]) ** 2).sum(axis=1)
+    with apm.clamped(model):
+        found = model.compile_logp(term, sum=False)({"theta": 0.3})
+    np.testing.assert_allclose(found[0], expected)
+    for wrong, message in [
+        ({"each": 0}, "each of"),
+        ({"summary": np.mean}, "takes no summary"),
+        ({"kind": "seed"}, "and no seed"),
+        ({"epsilon": [1.0, 2.0, 3.0]}, "broadcast to the observed data"),
+    ]:
+        with pm.Model(), pytest.raises(ModelError, match=message):
+            apm.estimators.abc("y", lambda u: u, observed, **{"epsilon": 1.0, "each": 2} | wrong)
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        apm.estimators.abc(
+            "y", lambda t, u: u[:2] + t, observed, epsilon=1.0, parameters=[theta], each=2
+        )
+    with pytest.raises(EstimatorError, match="is to make 3 data"):
+        sample(model, draws=5, tune=5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
