@@ -166,7 +166,7 @@ class ParticleFilter(Op):
         raise NotImplementedError(
             "A particle filter has no gradient with respect to the parameters, which steps like "
             "pm.NUTS need. Use a step that needs none, such as apm.APMSlice() or "
-            "apm.APMMetropolis(), for all parameters that it depends on. " + see("state_space")
+            "apm.APMMetropolis(), for all parameters that it depends on. " + see("particles")
         )
 
     @property
