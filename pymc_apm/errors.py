@@ -24,6 +24,7 @@ PAGES = {
     "recipes": "Recipes",
     "latent_gaussian": "Latent Gaussian models",
     "state_space": "State-space models",
+    "particles": "Particle filters",
     "doubly_intractable": "Models with an unknown normaliser",
     "compiled": "Compiled chains",
     "runs": "Runs that survive",

@@ -39,9 +39,10 @@ from numba.extending import register_jitable
 
 from pymc_apm.estimators.state_space.counts import normal_quantile
 from pymc_apm.estimators.state_space.filter import (
+    Filtered,
     ParticleModel,
+    added,
     ancestors_of,
-    make_filter,
     make_step,
     weigh,
 )
@@ -77,12 +78,15 @@ class Refreshed(NamedTuple):
     path : ndarray, shape (T, d)
         The path of the states that was drawn from the old ones.
     has_moved : bool
-        Whether u is new. It is not if the estimate was zero, or where a path is lost by rounding.
+        Whether u is new; it is to stay as it was where a path is lost by rounding.
+    filtered : Filtered
+        What the filter returns for the new numbers.
     """
 
     u: Any
     path: Any
     has_moved: bool
+    filtered: Filtered
 
 
 @register_jitable
@@ -144,66 +148,69 @@ def make_refresh(
     Returns
     -------
     callable
-        ``refresh(u, fresh, uniforms, data, args) -> Refreshed``, with ``fresh`` drawn as ``u`` is,
-        of shape (T, 1 + k, N), and uniform numbers of shape (T, 2 + k): for the path, for its slot
-        and for jitter.
+        ``refresh(states, log_weights, fresh, uniforms, data, args) -> Refreshed``, where the first
+        two are what the filter made of the old u, with a positive estimate, ``fresh`` is drawn as u
+        is, of shape (T, 1 + k, N), and there are uniform numbers of shape (T, 2 + k): for the path,
+        for its slot and for jitter.
     """
-    run, step, lookahead = jit(make_filter(model, jit)), jit(make_step(model)), model.lookahead
+    step, lookahead = jit(make_step(model)), model.lookahead
     log_transition, unstart, unmove = inverse
 
-    def draw_path(u: Any, uniforms: Any, data: Any, args: Any) -> Any:
-        """Draw a path backwards from the particles of a filter; say whether there is one."""
-        log_estimate, states, log_weights = run(u, data, args, True)
+    def draw_path(states: Any, log_weights: Any, uniforms: Any, data: Any, args: Any) -> Any:
+        """Draw a path backwards from the particles of a filter."""
         n_times, dim, n = states.shape
         path = np.zeros((n_times, dim))
-        if not (-math.inf < log_estimate < math.inf):
-            return path, False
+        later = np.empty((dim, n))
         for t in range(n_times - 1, -1, -1):
             logs = log_weights[t]
             if t + 1 < n_times:
-                later = np.empty((dim, n))
-                for i in range(dim):
-                    later[i] = path[t + 1, i]
                 logs = logs + log_transition(states[t], later, data[t + 1], args)
             k = draw_index(logs, uniforms[t, 0])
             if k < 0:
                 return path, False
-            path[t] = states[t, :, k]
+            for i in range(dim):
+                path[t, i] = states[t, i, k]
+                later[i] = path[t, i]
         return path, True
 
     compiled_draw_path = jit(draw_path)
 
-    def refresh(u: Any, fresh: Any, uniforms: Any, data: Any, args: Any) -> Any:
-        n_times, n_rows, n = u.shape
-        path, is_drawn = compiled_draw_path(u, uniforms, data, args)
-        if not is_drawn:
-            return Refreshed(u.copy(), path, False)
-        new = fresh.copy()
-        x, ahead, places = np.zeros((1, n)), np.zeros(n), np.arange(n)
+    def refresh(
+        states: Any, log_weights: Any, fresh: Any, uniforms: Any, data: Any, args: Any
+    ) -> Any:
+        n_times, n_rows, n = fresh.shape
+        path, has_moved = compiled_draw_path(states, log_weights, uniforms, data, args)
+        new, kept, kept_logs = fresh.copy(), np.zeros(states.shape), np.zeros(log_weights.shape)
+        x, ahead, total, lost = np.zeros((1, n)), np.zeros(n), 0.0, 0.0
         b = min(int(uniforms[0, 1] * n), n - 1)
-        for t in range(n_times):
+        for t in range(n_times if has_moved else 0):
             row, jitter = data[t], uniforms[t, 2:].copy().reshape(n_rows - 1, 1)
             now = path[t].copy().reshape(path.shape[1], 1)
             if t == 0:
                 z = unstart(now, jitter, row, args)
             else:
                 z = unmove(np.ascontiguousarray(x[:, b : b + 1]), now, jitter, row, args)
-            for i in range(n_rows - 1):
+            for i in range(z.shape[0]):
                 new[t, 1 + i, b] = z[i, 0]
             x, logs, places = step(t == 0, x, ahead, new[t, 1:], row, args)
-            if t + 1 == n_times:
-                break
-            eta = lookahead(x, data[t + 1], args)
-            weights, log_mean = weigh(logs + eta)
+            kept[t], kept_logs[t] = x, logs
+            if t + 1 < n_times:
+                eta = lookahead(x, data[t + 1], args)
+                logs = logs + eta
+            weights, log_mean = weigh(logs)
             if not (-math.inf < log_mean < math.inf):
-                return Refreshed(u.copy(), path, False)
-            k = 0
-            while places[k] != b:
-                k += 1
-            b, new[t, 0], chosen = place(weights, k, new[t, 0], uniforms[t + 1, 1])
-            if chosen[b] != k:  # by rounding: about once in 1e14 times
-                return Refreshed(u.copy(), path, False)
-            x, ahead = np.ascontiguousarray(x[:, chosen]), eta[chosen]
-        return Refreshed(new, path, True)
+                has_moved = False
+                break
+            total, lost = added(total, lost, log_mean)
+            if t + 1 < n_times:
+                k = 0
+                while places[k] != b:
+                    k += 1
+                b, new[t, 0], chosen = place(weights, k, new[t, 0], uniforms[t + 1, 1])
+                if chosen[b] != k:  # by rounding: about once in 1e14 times
+                    has_moved = False
+                    break
+                x, ahead = np.ascontiguousarray(x[:, chosen]), eta[chosen]
+        return Refreshed(new, path, has_moved, Filtered(total + lost, kept, kept_logs))
 
     return refresh

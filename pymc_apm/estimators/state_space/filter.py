@@ -137,6 +137,15 @@ def ancestors_of(weights: FloatVector, v: FloatVector) -> Any:
     return ancestors
 
 
+@register_jitable
+def added(total: float, lost: float, number: float) -> tuple[float, float]:
+    """Add a number to a sum, and what is lost by rounding to another: Neumaier's sum."""
+    new = total + number
+    if abs(total) >= abs(number):
+        return new, lost + ((total - new) + number)
+    return new, lost + ((number - new) + total)
+
+
 def make_step(model: ParticleModel) -> Callable[..., Any]:
     """Return a function that makes particles of a time: in order, with the logs of weights."""
     start, move, substeps, n_numbers = model.start, model.move, model.substeps, model.size
@@ -198,13 +207,7 @@ def make_filter(
             weights, log_mean = weigh(logs)
             if not (-math.inf < log_mean < math.inf):
                 return Filtered(log_mean, kept, kept_logs)
-            # Neumaier's sum: what is lost by rounding is added at the end.
-            new = total + log_mean
-            if abs(total) >= abs(log_mean):
-                lost += (total - new) + log_mean
-            else:
-                lost += (log_mean - new) + total
-            total = new
+            total, lost = added(total, lost, log_mean)
             if t + 1 < n_times:
                 chosen = ancestors_of(weights, u[t, 0])
                 x, ahead = np.ascontiguousarray(x[:, chosen]), eta[chosen]

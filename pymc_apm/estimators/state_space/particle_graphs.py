@@ -236,7 +236,7 @@ class _Maker:
         )
 
     def _states(self, x: TensorVariable) -> dict[str, TensorVariable]:
-        """Return the states in a matrix of particles, which are along the first axis of each."""
+        """Return states, each with the particles along its first axis, from a matrix of them."""
         made = {}
         for state in self.specification.states:
             if state.shape == ():

@@ -20,7 +20,7 @@ from pytensor.graph.op import Op
 from pymc_apm._compat import compile_function, numba_function, numba_graph, with_gradient
 from pymc_apm.errors import CompileError, see
 from pymc_apm.estimators.state_space.conditional import Inverse, make_refresh
-from pymc_apm.estimators.state_space.filter import ParticleModel, make_filter
+from pymc_apm.estimators.state_space.filter import Filtered, ParticleModel, make_filter
 from pymc_apm.estimators.state_space.particle_graphs import Graphs
 from pymc_apm.estimators.state_space.sorting import (
     first_coordinate,
@@ -36,10 +36,28 @@ warnings.filterwarnings("ignore", message="Numba will use object mode to run Par
 
 
 class Engine(NamedTuple):
-    """A filter, and the update of its random numbers if there is one, to be called from Python."""
+    """A filter, and the update of its random numbers if there is one, to be called from Python.
+
+    Attributes
+    ----------
+    run, refresh : callable
+        As those of :func:`~pymc_apm.estimators.state_space.filter.make_filter` and
+        :func:`~pymc_apm.estimators.state_space.conditional.make_refresh`.
+    """
 
     run: Callable[..., Any]
     refresh: Callable[..., Any] | None
+
+
+class Memo(NamedTuple):
+    """The last run of a filter: what it was made from, copies of it, and what it returned."""
+
+    inputs: tuple[NDArray[Any], ...]
+    filtered: Filtered
+
+    def is_of(self, inputs: Sequence[NDArray[Any]]) -> bool:
+        """Say whether it is the run for some inputs, by their values."""
+        return all(map(np.array_equal, self.inputs, inputs))
 
 
 class Options(NamedTuple):
@@ -83,8 +101,8 @@ class ParticleFilter(Op):
     u_input = 0
     """The input that the op can refresh by itself, see :meth:`refresh`."""
 
-    n_refresh_evals = 2
-    """What a refresh costs, in estimates."""
+    n_refresh_evals = 0
+    """What a refresh costs, in estimates: that of the new u is known from it, and counts there."""
 
     def __init__(self, graphs: Graphs, options: Options) -> None:
         self.inputs = graphs.inputs
@@ -93,6 +111,7 @@ class ParticleFilter(Op):
         self.n_moving = graphs.n_moving
         self.options = options
         self._engines: dict[str, Engine] = {}
+        self._memos: dict[int, Memo] = {}
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -101,7 +120,7 @@ class ParticleFilter(Op):
         return id(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_engines": {}}
+        return self.__dict__ | {"_engines": {}, "_memos": {}}
 
     def make_node(self, u: Variable, table: Variable, *parameters: Variable) -> Apply:
         """Make a node of the graph."""
@@ -116,9 +135,29 @@ class ParticleFilter(Op):
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
         """Run the filter of each series."""
         u, table, *parameters = inputs
-        run, args = self.engine.run, tuple(parameters)
-        logs = [float(run(*piece, args)) for piece in self._pieces(u, table)]
+        logs = [
+            float(self._filtered(number, piece, parameters).log_estimate)
+            for number, piece in enumerate(self._pieces(u, table))
+        ]
         outputs[0][0] = np.array(logs if self.options.is_panel else logs[0])
+
+    def _filtered(self, number: int, piece: Sequence[Any], parameters: Sequence[Any]) -> Filtered:
+        """Return what the filter of a series makes of some inputs; the last is remembered.
+
+        So to refresh u does not begin with a run of the filter, and does not end with one.
+        """
+        if not self.can_refresh:
+            return self.engine.run(*piece, tuple(parameters), False)
+        memo, inputs = self._memos.get(number), (*piece, *parameters)
+        if memo is None or not memo.is_of(inputs):
+            filtered = self.engine.run(*piece, tuple(parameters), True)
+            memo = self._remember(number, inputs, filtered)
+        return memo.filtered
+
+    def _remember(self, number: int, inputs: Sequence[Any], filtered: Filtered) -> Memo:
+        # Copies: PyTensor may use the memory of its inputs again.
+        memo = self._memos[number] = Memo(tuple(np.array(value) for value in inputs), filtered)
+        return memo
 
     def vector_jacobian(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], gradients: Sequence[Variable]
@@ -127,7 +166,7 @@ class ParticleFilter(Op):
         raise NotImplementedError(
             "A particle filter has no gradient with respect to the parameters, which steps like "
             "pm.NUTS need. Use a step that needs none, such as apm.APMSlice() or "
-            "apm.APMMetropolis(), for all parameters that it depends on. " + see("state_space")
+            "apm.APMMetropolis(), for all parameters that it depends on. " + see("particles")
         )
 
     @property
@@ -154,13 +193,16 @@ class ParticleFilter(Op):
         refresh = self.engine.refresh
         assert refresh is not None
         new = rng.standard_normal(u.shape)  # also what is beyond the end of shorter series
-        n_uniform = 1 + u.shape[-2]
-        for piece, fresh in zip(self._pieces(u, table), self._pieces(new, table), strict=True):
-            uniforms = rng.random((len(piece[0]), n_uniform))
-            refreshed = refresh(piece[0], fresh[0], uniforms, piece[1], tuple(parameters))
+        n_uniform, args = 1 + u.shape[-2], tuple(parameters)
+        for number, (old, rows) in enumerate(self._pieces(u, table)):
+            fresh, _ = self._pieces(new, table)[number]
+            _, states, log_weights = self._filtered(number, (old, rows), parameters)
+            uniforms = rng.random((len(rows), n_uniform))
+            refreshed = refresh(states, log_weights, fresh, uniforms, rows, args)
             if not refreshed.has_moved:
                 return None
-            fresh[0][...] = refreshed.u
+            fresh[...] = refreshed.u
+            self._remember(number, (fresh, rows, *parameters), refreshed.filtered)
         return new
 
     def _pieces(self, u: Any, table: Any) -> list[tuple[Any, Any]]:
@@ -221,11 +263,7 @@ class ParticleFilter(Op):
             size=self.n_moving,
             resets=self.options.resets,
         )
-        run_filter = jit(make_filter(model, jit))
-
-        def run(u: Any, table: Any, args: Any) -> float:
-            return run_filter(u, table, args, False).log_estimate
-
+        run = jit(make_filter(model, jit))
         refresh = None
         if self.can_refresh:
             inverse = Inverse(

@@ -330,7 +330,7 @@ def _as_tensor(variable: Variable) -> TensorVariable:
 
 
 def is_draw(node: Any) -> bool:
-    """Say whether a node draws random numbers."""
+    """Say whether a node draws from a distribution."""
     return any(isinstance(source.type, RandomType) for source in node.inputs)
 
 

@@ -9,7 +9,7 @@ from scipy.special import ndtr
 
 from pymc_apm.estimators.state_space.filter import ParticleModel, ancestors_of, make_filter, weigh
 from pymc_apm.estimators.state_space.sorting import hilbert_keys, order_by_key, order_by_value
-from tests.estimators.state_space.linear import (
+from tests.state_space.linear import (
     AR,
     SUM,
     VAR,

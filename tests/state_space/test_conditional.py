@@ -20,8 +20,8 @@ from pymc_apm.estimators.state_space.conditional import (
     place_path,
 )
 from pymc_apm.estimators.state_space.counts import normal_quantile
-from pymc_apm.estimators.state_space.filter import ancestors_of, make_filter
-from tests.estimators.state_space.linear import AR, AR_INVERSE, Args
+from pymc_apm.estimators.state_space.filter import ParticleModel, ancestors_of, make_filter
+from tests.state_space.linear import AR, AR_INVERSE, Args
 
 Y = np.array([[1.5], [1.5], [-1.0]])
 BASE = Args(a=0.95, s=0.5, r=1.0)
@@ -76,7 +76,8 @@ def compiled():
                 elif slots[t] >= 0.0:
                     uniforms[t, 1] = slots[t]
             fresh = rng.standard_normal(us[i].shape)
-            refreshed = refresh(us[i], fresh, uniforms, data, args)
+            _, states, log_weights = run(us[i], data, args, True)
+            refreshed = refresh(states, log_weights, fresh, uniforms, data, args)
             new[i], paths[i] = refreshed.u, refreshed.path[:, 0]
             n_moved += int(refreshed.has_moved)
         return new, paths, n_moved
@@ -152,48 +153,42 @@ def test_the_path_is_an_exact_draw_of_the_states(compiled):
         assert np.abs(z).max() < Z_BOUND
 
 
-def test_the_filter_with_the_new_numbers_follows_the_path_to_the_last_bit(compiled):
-    """What counts is what the filter makes of them: the estimate is that of the update itself."""
-    logs = []
+def in_python(functions):
+    return [f.py_func if hasattr(f, "py_func") else f for f in functions]
 
-    def spied(before, x, row, args):
-        value = AR.log_weights.py_func(before, x, row, args)
-        logs.append(value)
-        return value
 
-    model = AR._replace(
-        **{k: f.py_func for k, f in AR._asdict().items() if hasattr(f, "py_func")},
-    )._replace(log_weights=spied)
-    inverse = Inverse(*[f.py_func for f in AR_INVERSE])
+def test_the_filter_gives_the_same_estimate_to_the_last_bit():
+    model, inverse = ParticleModel(*in_python(AR)), Inverse(*in_python(AR_INVERSE))
     refresh, run = make_refresh(model, inverse), make_filter(model)
     rng = np.random.default_rng(6)
     args, n_times = Args(guide=0.3, eta=0.4), 20
     data = rng.standard_normal((n_times, 1))
-    u = rng.standard_normal((n_times, 2, 7))
+    filtered = run(rng.standard_normal((n_times, 2, 7)), data, args, True)
     for _ in range(20):
-        uniforms, fresh = rng.random((n_times, 3)), rng.standard_normal(u.shape)
-        before = u.copy()
-        refreshed = refresh(u, fresh, uniforms, data, args)
-        np.testing.assert_array_equal(u, before)
-        in_update = logs[-(n_times - 1) :]
+        uniforms, fresh = rng.random((n_times, 3)), rng.standard_normal((n_times, 2, 7))
+        given = *filtered[1:], fresh, uniforms
+        copies = [array.copy() for array in given]
+        refreshed = refresh(*given, data, args)
+        for array, copy in zip(given, copies, strict=True):
+            np.testing.assert_array_equal(array, copy)
         filtered = run(refreshed.u, data, args, True)
-        for first, second in zip(in_update, logs[-(n_times - 1) :], strict=True):
-            np.testing.assert_array_equal(first, second)
+        for found, expected in zip(refreshed.filtered, filtered, strict=True):
+            np.testing.assert_array_equal(found, expected)
         nearest = np.abs(filtered.states[:, 0] - refreshed.path).min(axis=1)
         assert nearest.max() < 1e-12
-        u = refreshed.u
 
 
-def test_an_estimate_of_zero_stays():
-    model = AR._replace(
-        **{k: f.py_func for k, f in AR._asdict().items() if hasattr(f, "py_func")},
-    )._replace(first_log_weights=lambda x, row, args: np.full(x.shape[1], -math.inf))
-    refresh = make_refresh(model, Inverse(*[f.py_func for f in AR_INVERSE]))
+def test_it_stays_where_there_is_no_path():
+    model, inverse = ParticleModel(*in_python(AR)), Inverse(*in_python(AR_INVERSE))
+    nowhere = inverse._replace(
+        log_transition=lambda before, x, row, args: np.full(x.shape[1], -math.inf)
+    )
     rng = np.random.default_rng(7)
     u = rng.standard_normal((3, 2, 4))
-    refreshed = refresh(u, rng.standard_normal(u.shape), rng.random((3, 3)), Y, Args())
-    assert not refreshed.has_moved
-    np.testing.assert_array_equal(refreshed.u, u)
+    filtered = make_filter(model)(u, Y, Args(), True)
+    given = *filtered[1:], rng.standard_normal(u.shape), rng.random((3, 3)), Y, Args()
+    assert make_refresh(model, inverse)(*given).has_moved
+    assert not make_refresh(model, nowhere)(*given).has_moved
 
 
 def test_a_path_is_placed_where_its_slot_takes_it():

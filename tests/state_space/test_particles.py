@@ -12,8 +12,9 @@ from pymc.model.fgraph import clone_model
 import pymc_apm as apm
 from pymc_apm.density.target import Target
 from pymc_apm.errors import ModelError
-from tests.estimators.state_space.linear import Args, kalman
-from tests.estimators.state_space.particle_models import (
+from tests.modes import interpreted
+from tests.state_space.linear import Args, kalman
+from tests.state_space.particle_models import (
     Y,
     ar,
     hidden_markov,
@@ -21,7 +22,6 @@ from tests.estimators.state_space.particle_models import (
     sir,
     sir_log_likelihood,
 )
-from tests.modes import interpreted
 
 Z_BOUND = 4.5
 """Two-sided: all checks together fail by chance less than once in 5000 times."""
@@ -140,7 +140,7 @@ def weighted_change(model, point, statistics, n):
     for _ in range(n):
         _, before = density(u.tag.apm_randomness.draw(rng), before)
         new, cost = refresh(rng, before)
-        assert cost.n_evals == 2
+        assert cost.n_evals == 0
         _, after = density(new, before)
         pair = [
             statistics(target.value(e, u.name).reshape(u.type.shape), e.log_estimate)
@@ -226,7 +226,7 @@ def test_steps_take_the_update():
     for chosen in (None, step):
         stats = run(model, step=chosen)["sample_stats"]
         assert (stats["u_accepted"] == 1.0).all()
-        assert (stats["n_evals"] >= 3).all()
+        assert (stats["n_evals"] >= 1).all()
 
 
 def test_other_updates_of_u_work_too():
