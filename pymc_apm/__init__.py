@@ -12,6 +12,12 @@ from pymc_apm._hooks import install
 from pymc_apm.black_box import black_box
 from pymc_apm.claims import clamped
 from pymc_apm.diagnostics import compare, estimator_report, sticking, tune_estimator
+from pymc_apm.marginal import (
+    log_likelihood,
+    marginalize,
+    sample_latent,
+    sample_posterior_predictive,
+)
 from pymc_apm.plots import (
     plot_acceptance,
     plot_compare,
@@ -52,6 +58,8 @@ __all__ = [
     "compare",
     "estimator_report",
     "estimators",
+    "log_likelihood",
+    "marginalize",
     "open_run",
     "plot_acceptance",
     "plot_compare",
@@ -59,6 +67,8 @@ __all__ = [
     "plot_estimator",
     "plot_trace_sticking",
     "sample",
+    "sample_latent",
+    "sample_posterior_predictive",
     "sticking",
     "stop_run",
     "tune_estimator",
