@@ -142,9 +142,11 @@ def by_laplace(
     result = laplace_importance(
         name, log_lik, np.eye(size), groups=groups, samples=samples, model=model
     )
+    # What depends on no latent variable is the same for all of their values.
+    anywhere = weights.replaced({u: pt.zeros(u.type.shape) for u in weights.u.values()})
     rest = [
         term.ravel()[np.flatnonzero(labels[label] >= n_blocks)]
-        for label, term in weights.terms.items()
+        for label, term in anywhere.terms.items()
         if (labels[label] >= n_blocks).any()
     ]
     if rest:

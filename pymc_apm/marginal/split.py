@@ -13,7 +13,6 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
-from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import default_transform
@@ -83,7 +82,7 @@ def split(model: pm.Model, names: Sequence[str], proposals: Mapping[str, TensorV
     _check_latents(model, names)
     copyable: Any = _WithoutInitialValues(model)
     whole = freeze_dims_and_data(copyable, data=[])
-    latents = {rv.name: rv for rv in whole.free_RVs if rv.name in names}
+    latents = {name: whole[name] for name in names}
     taken = set(latents.values())
     downstream = {
         variable: taken.intersection(ancestors([variable])) - {variable}
@@ -110,7 +109,7 @@ def split(model: pm.Model, names: Sequence[str], proposals: Mapping[str, TensorV
                 "pm.sample_posterior_predictive."
             )
     outside = {*taken, *observed, *potentials, *deterministics, *others}
-    _check_graph([*latents.values(), *observed, *potentials], whole, taken)
+    _check_graph([*latents.values(), *observed, *potentials], taken)
 
     rest = _without(whole, outside)
     _copy_initial_values(model, rest)
@@ -217,47 +216,25 @@ def _same_transform(rv: Variable, given: Any, default: Any) -> bool:
     return equal_computations([mine], [usual])
 
 
-def _check_graph(variables: Sequence[Variable], whole: pm.Model, latents: set[Variable]) -> None:
+def _check_graph(variables: Sequence[Variable], latents: set[Variable]) -> None:
     """Refuse what cannot be integrated, although nothing in the model says so."""
-    known = set(whole.basic_RVs)
+    names = _list(latent.name for latent in latents)
     for variable in variables:
-        label = variable.name
         estimates = randomness_in([variable])
         if estimates:
             raise ModelError(
-                f"{label} is an estimate itself, with the randomness {estimates[0].name}, and "
-                f"depends on {_list(v.name for v in latents)}. An estimate of an estimate is not "
-                "supported: integrate all of these variables out in one call."
+                f"{variable.name} is an estimate itself, with the randomness {estimates[0].name}, "
+                f"and depends on {names}. An estimate of an estimate is not supported: integrate "
+                "all of these variables out in one call."
             )
-        for source in ancestors([variable]):
-            node = source.owner
-            if node is None or source in known or not latents.intersection(ancestors([source])):
-                hidden = node is not None and source not in known and _draws(node)
-                if not hidden or not _is_parameter(source, variables, known):
-                    continue
-                raise ModelError(
-                    f"{label} depends on random draws that are no variable of the model: "
-                    f"{source.name or node.op}. (pm.Minibatch makes such draws.) The likelihood "
-                    "would differ each time that it is computed."
-                )
-            if isinstance(node.op, Scan):
-                raise ModelError(
-                    f"{label} depends on {_list(v.name for v in latents)} by a loop "
-                    "(pytensor.scan), which ties all of its steps together, so that they are one "
-                    "integral of many dimensions. For a state-space model there are estimators "
-                    f"that take its steps one by one. {see('estimators')}"
-                )
-
-
-def _draws(node: Any) -> bool:
-    return any(isinstance(source.type, RandomType) for source in node.inputs)
-
-
-def _is_parameter(source: Variable, variables: Sequence[Variable], known: set[Variable]) -> bool:
-    """Say whether a variable can be reached without a random variable of the model between."""
-    return any(
-        source in ancestors([variable], blockers=known - {variable}) for variable in variables
-    )
+        loops = {v for v in ancestors([variable]) if v.owner and isinstance(v.owner.op, Scan)}
+        if not latents.isdisjoint(ancestors(loops)):
+            raise ModelError(
+                f"{variable.name} depends on {names} by a loop (pytensor.scan), which ties all of "
+                "its steps together, so that they are one integral of many dimensions. For a "
+                "state-space model there are estimators that take its steps one by one. "
+                + see("estimators")
+            )
 
 
 def data_of(model: pm.Model) -> list[SharedVariable]:

@@ -18,6 +18,7 @@ from pymc.logprob.basic import conditional_logp
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import ModelError
@@ -83,6 +84,8 @@ class Weights(NamedTuple):
 
 def weights_of(parts: Split) -> Weights:
     """Build the graph of one draw and its weight."""
+    for name, rv in parts.latents.items():
+        maker_of(name, parts.proposals.get(name, rv))  # or say what cannot be made
     values = {
         name: pt.tensor(name, dtype=rv.type.dtype, shape=_shape_of(name, rv))
         for name, rv in parts.latents.items()
@@ -114,6 +117,7 @@ def weights_of(parts: Split) -> Weights:
                 terms[name + VALID] = pt.switch(check, 0.0, -np.inf)
         drawn = graph_replace([drawn], made, strict=False)[0] if made else drawn
         made[value] = pt.specify_shape(drawn.astype(value.type.dtype), shape)
+    _check_noise(terms)
     checked = checked_by_element(list(terms.values()), values.values())
     found = graph_replace(checked, made, strict=False)
     return Weights(
@@ -123,6 +127,18 @@ def weights_of(parts: Split) -> Weights:
         dict(zip(terms, found, strict=True)),
         pt.all(pt.stack(is_valid)) if is_valid else None,
     )
+
+
+def _check_noise(terms: dict[str, TensorVariable]) -> None:
+    for name, term in terms.items():
+        for variable in ancestors([term]):
+            inputs = variable.owner.inputs if variable.owner else []
+            if any(isinstance(source.type, RandomType) for source in inputs):
+                raise ModelError(
+                    f"{name} depends on random draws that are no variable of the model: "
+                    f"{variable.name or variable.owner.op}. (pm.Minibatch makes such draws.) The "
+                    "likelihood would differ each time that it is computed."
+                )
 
 
 def _by_rv(parts: Split, values: dict[str, TensorVariable]) -> dict[Variable, Variable]:
