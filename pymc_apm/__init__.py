@@ -22,6 +22,12 @@ from pymc_apm.diagnostics import (
     sticking,
     tune_estimator,
 )
+from pymc_apm.marginal import (
+    log_likelihood,
+    marginalize,
+    sample_latent,
+    sample_posterior_predictive,
+)
 from pymc_apm.plots import (
     plot_acceptance,
     plot_compare,
@@ -69,6 +75,8 @@ __all__ = [
     "estimator_report",
     "estimators",
     "forecast",
+    "log_likelihood",
+    "marginalize",
     "open_run",
     "plot_acceptance",
     "plot_compare",
@@ -78,6 +86,8 @@ __all__ = [
     "plot_trace_sticking",
     "predict",
     "sample",
+    "sample_latent",
+    "sample_posterior_predictive",
     "sample_states",
     "signed",
     "sticking",

@@ -244,3 +244,10 @@ def default_tune(step: Any) -> int:
 
     ask = getattr(pymc.sampling.mcmc, "get_default_tune_steps", None)
     return ask(step, None) if ask else 1000
+
+
+def default_transform(rv: Any) -> Any:
+    """Return the transform that PyMC gives to a random variable if the user gives none."""
+    from pymc.distributions.transforms import _default_transform
+
+    return _default_transform(rv.owner.op, rv)

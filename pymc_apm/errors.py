@@ -22,6 +22,7 @@ PAGES = {
     "choosing": "Choosing a method",
     "diagnosing": "Whether to trust a run",
     "recipes": "Recipes",
+    "marginalize": "Integrating latent variables out of a model",
     "latent_gaussian": "Latent Gaussian models",
     "state_space": "State-space models",
     "particles": "Particle filters",

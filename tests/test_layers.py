@@ -41,6 +41,10 @@ MAY_IMPORT = {
         *("_compat", "black_box", "compiled", "density", "deprecated", "errors", "kernels"),
         *("potential", "randomness", "types", "validation"),
     },
+    # From an ordinary model to one with estimates.
+    "marginal": {
+        *("_compat", "density", "errors", "estimators", "potential", "randomness", "validation"),
+    },
     # PyMC's protocol.
     "steps": {
         *("_compat", "adaptive", "black_box", "claims", "compiled", "density", "deprecated"),

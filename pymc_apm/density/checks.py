@@ -36,7 +36,7 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pymc_apm._compat import INDEXED_UPDATES, INDEXING
 from pymc_apm.density.labels import UnknownError, Walk, may_be_zero, nodes_to, places_of
 
-MOVES = (*INDEXING, CheckAndRaise, DeepCopyOp, DimShuffle, Reshape, SpecifyShape, ViewOp)
+MOVES = (*INDEXING, Alloc, CheckAndRaise, DeepCopyOp, DimShuffle, Reshape, SpecifyShape, ViewOp)
 MOVES = (*MOVES, ScalarFromTensor, TensorFromScalar)
 """Operations that hand on elements of their first input as they are."""
 

@@ -39,7 +39,7 @@ class Factors(NamedTuple):
     n_factors : int
         The number of factors, at least 1.
     of_u : ndarray of int
-        The factor of each element of u; 0 for those that feed nothing.
+        The factor of each element of u; 0, if nothing else was asked for, where it feeds nothing.
     of_outputs : tuple of ndarray of int
         For each output, flattened, the factor of each element; -1 if it does not depend on u.
     """
@@ -50,7 +50,11 @@ class Factors(NamedTuple):
 
 
 def find_factors(
-    outputs: Sequence[Variable], u: Variable, terms: Sequence[bool] | None = None
+    outputs: Sequence[Variable],
+    u: Variable,
+    terms: Sequence[bool] | None = None,
+    *,
+    unused: int = 0,
 ) -> Factors | None:
     """Find the finest partition of u that can be proved to keep the elements of outputs apart.
 
@@ -64,8 +68,9 @@ def find_factors(
     u : Variable
         One of these vectors.
     terms : sequence of bool, optional
-        Which of the outputs are terms of the log density, all if not given. Elements of u that feed
-        no term belong to factor 0.
+        Which of the outputs are terms of the log density, all if not given.
+    unused : int
+        What to give for the factor of elements of u that feed no term.
 
     Returns
     -------
@@ -103,7 +108,7 @@ def find_factors(
         found = {node for node in found if ties_factors(node, nodes, chosen, walk)}
         found |= hidden_products(nodes, walk, functools.partial(_is_hidden, chosen))
         if not found:
-            return _numbered(walk.joined.component, labels, are_terms)
+            return _numbered(walk.joined.component, labels, are_terms, unused)
         mixing |= found
 
 
@@ -114,7 +119,7 @@ def _is_hidden(terms: Sequence[Variable], outcome: Mapping[Variable, float | Non
 
 
 def _numbered(
-    component: NDArray[np.int64], outputs: Sequence[Labels], are_terms: Sequence[bool]
+    component: NDArray[np.int64], outputs: Sequence[Labels], are_terms: Sequence[bool], unused: int
 ) -> Factors:
     """Return components that feed terms as factors, in the order of their first elements."""
     feeds = np.zeros(len(component), dtype=bool)
@@ -124,7 +129,7 @@ def _numbered(
     used, first, inverse = np.unique(component[:-1], return_index=True, return_inverse=True)
     order = np.argsort(first)
     order = order[feeds[used[order]]]
-    number = np.zeros(len(used), dtype=np.int64)
+    number = np.full(len(used), unused, dtype=np.int64)
     number[order] = np.arange(len(order))
     of_u = number[inverse]
     of_labels = np.append(of_u, -1)

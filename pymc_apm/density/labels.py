@@ -330,8 +330,15 @@ def _pieces(op: Op, node: Apply, walk: Walk) -> list[Labels]:
 
 
 def _indexed(op: Op, node: Apply, walk: Walk) -> list[Labels]:
-    index = [walk.value_of(source) for source in node.inputs[1:]]
-    return [_perform(node, walk.labels_of(node.inputs[0]), *index)]
+    array, *indices = node.inputs
+    if array not in walk.depends and len(indices) == 1 == array.type.ndim:
+        # An entry of a table depends on where it is looked up.
+        (index,) = indices
+        is_mask = getattr(index.type, "dtype", "bool") == "bool"
+        if not is_mask and getattr(index.type, "ndim", None) == node.outputs[0].type.ndim:
+            return [walk.labels_of(index)]
+    values = [walk.value_of(source) for source in indices]
+    return [_perform(node, walk.labels_of(array), *values)]
 
 
 def _updated(op: Any, node: Apply, walk: Walk) -> list[Labels]:

@@ -1,0 +1,144 @@
+"""Predictions from a marginalised model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pytensor.compile.sharedvalue import SharedVariable
+
+from pymc_apm._compat import dataset_of, groups_of, result_of
+from pymc_apm.errors import ModelError
+from pymc_apm.marginal.latents import sample_latent, with_variables
+from pymc_apm.marginal.record import record_of
+from pymc_apm.marginal.split import copy_of
+
+__all__ = ["sample_posterior_predictive"]
+
+
+def sample_posterior_predictive(
+    idata: Any,
+    model: pm.Model | None = None,
+    *,
+    var_names: Sequence[str] | None = None,
+    new_groups: bool = False,
+    data: Mapping[str, Any] | None = None,
+    coords: Mapping[str, Sequence[Any]] | None = None,
+    samples: int = 500,
+    predictions: bool = False,
+    random_seed: int | None = None,
+    extend_inferencedata: bool = False,
+) -> Any:
+    """Draw from the posterior predictive distribution of a marginalised model.
+
+    The ordinary model, which :func:`pymc_apm.marginalize` was given, is what predicts: with draws
+    of the parameters, and draws of the latent variables given these and what was observed.
+
+    Parameters
+    ----------
+    idata : InferenceData or DataTree
+        What ``pm.sample`` returned for the model.
+    model : Model, optional
+        A model made by :func:`pymc_apm.marginalize`; the one whose context is open if not given.
+    var_names : sequence of str, optional
+        Variables of the ordinary model to draw: what was observed and depends on latent variables
+        if not given. Deterministics, and the latent variables themselves, may be among them.
+    new_groups : bool
+        Whether to predict for groups of which nothing has been observed: their latent variables
+        are drawn from their distribution given the parameters.
+    data, coords : dict, optional
+        Values of data containers, and coordinates, to predict for, as for ``pm.set_data``. The
+        model itself keeps its own.
+    samples : int
+        How many draws to choose the latent variables from, see :func:`pymc_apm.sample_latent`.
+    predictions : bool
+        Whether the group that is returned is ``predictions``, rather than
+        ``posterior_predictive``.
+    random_seed : int, optional
+    extend_inferencedata : bool
+        Whether to add the group to ``idata`` and return it, instead of a new one.
+
+    Returns
+    -------
+    InferenceData or DataTree
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> with pm.Model(coords={"site": ["a", "b", "c", "d"]}) as model:
+    ...     mu, sigma = pm.Normal("mu"), pm.HalfNormal("sigma")
+    ...     log_rate = pm.Normal("log_rate", mu, sigma, dims="site")
+    ...     y = pm.Poisson("y", pm.math.exp(log_rate), observed=[3, 0, 8, 2], dims="site")
+    >>> with apm.marginalize(model, "log_rate"):
+    ...     idata = pm.sample(50, tune=50, chains=1, progressbar=False)
+    ...     known = apm.sample_posterior_predictive(idata, random_seed=1)
+    ...     new = apm.sample_posterior_predictive(idata, new_groups=True, random_seed=1)
+    >>> dict(new.posterior_predictive["y"].sizes)
+    {'chain': 1, 'draw': 50, 'site': 4}
+    """
+    model = pm.modelcontext(model)
+    record = record_of(model)
+    posterior = dataset_of(idata, "posterior")
+    if posterior is None:
+        raise ModelError("There is no group posterior in what was given for idata.")
+    latents = list(record.weights.latents)
+    drop = [*latents, *record.deterministics, *record.unobserved]
+    posterior = posterior.drop_vars([name for name in drop if name in posterior])
+    names = list(var_names) if var_names is not None else [*record.observed, *record.unobserved]
+    seeds = np.random.SeedSequence(random_seed).generate_state(2)
+    if not new_groups:
+        drawn = sample_latent(idata, model, samples=samples, random_seed=int(seeds[0]))
+        posterior = posterior.assign(dict(dataset_of(drawn, "posterior").data_vars))
+    groups = {"posterior": posterior}
+    constant = groups_of(idata).get("constant_data")
+    if constant is not None:
+        groups["constant_data"] = constant
+
+    ordinary = copy_of(record.ordinary)
+    for variable in ordinary.data_vars:
+        current = model.named_vars.get(variable.name)
+        if isinstance(variable, SharedVariable) and isinstance(current, SharedVariable):
+            variable.set_value(current.get_value())
+    for name in [rv.name for rv in ordinary.free_RVs]:
+        if name not in posterior and name not in drop and name in model.named_vars:
+            ordinary = pm.do(ordinary, {name: _fixed(name, model)})
+    if data or coords:
+        _set_data(ordinary, data or {}, coords or {})
+    shown = [name for name in names if not (name in latents and not new_groups)]
+    found = pm.sample_posterior_predictive(
+        result_of(groups),
+        model=ordinary,
+        var_names=shown,
+        predictions=predictions,
+        random_seed=int(seeds[1]),
+        progressbar=False,
+    )
+    group = "predictions" if predictions else "posterior_predictive"
+    result = dataset_of(found, group)
+    kept = [name for name in names if name in latents and not new_groups]
+    if kept:
+        result = result.assign({name: posterior[name] for name in kept})
+    if extend_inferencedata:
+        return with_variables(idata, group, result)
+    return result_of({group: result})
+
+
+def _fixed(name: str, model: pm.Model) -> Any:
+    """Return the value of what was a random variable and has been fixed since."""
+    variable = model[name]
+    if isinstance(variable, SharedVariable):
+        return variable.get_value()
+    if variable in model.observed_RVs:
+        return model.rvs_to_values[variable].eval()
+    raise ModelError(f"The posterior has no draws of {name}.")
+
+
+def _set_data(model: pm.Model, data: Mapping[str, Any], coords: Mapping[str, Any]) -> None:
+    try:
+        for dim, values in coords.items():
+            model.set_dim(dim, len(values), coord_values=tuple(values))
+        pm.set_data(dict(data), model=model)
+    except KeyError as error:
+        raise ModelError(f"The model has no data, or no dimension, {error}.") from error

@@ -1,0 +1,77 @@
+"""The estimates of marginalised models: unbiased, and independent where they are said to be."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_apm as apm
+from pymc_apm.marginal.record import record_of
+from tests.marginal.brute import (
+    Estimator,
+    by_brute_force,
+    parameters_of,
+    wrong_factors,
+    z_score,
+)
+from tests.marginal.models import FACTORS, PAIRED, TIED, abundance, made
+from tests.marks import others_are_slow
+
+Z = 4.8
+"""See ``tests/statistical/checks.py``: one comparison here for each model."""
+
+EXPECTED = FACTORS | {build: (names, 1) for build, names in TIED.items()} | PAIRED
+
+
+SLOW = {abundance}
+
+
+@pytest.mark.parametrize(
+    "build",
+    others_are_slow(set(EXPECTED) - SLOW, EXPECTED),
+    ids=lambda build: build.__name__,
+)
+def test_estimates_are_unbiased_and_factors_independent(build):
+    """The mean of products of estimates is the integral of PyMC's joint density."""
+    latents, n_factors = EXPECTED[build]
+    model = made(build)
+    marginal = apm.marginalize(model, latents, samples=16, proposal="prior")
+    assert record_of(marginal).structure.n_factors == n_factors
+    assert not {*latents, "y"} & set(marginal.named_vars)
+    theta = parameters_of(model, latents, seed=3)
+    rng = np.random.default_rng(5)
+    assert wrong_factors(marginal, theta, rng) == []
+    estimator = Estimator(marginal, theta)
+    found = [estimator.fresh(rng) for _ in range(300)]
+    logs = np.array([estimates.sum() + rest for estimates, rest in found])
+    exact = by_brute_force(model, latents, theta, 3000, seed=4)
+    assert abs(z_score(logs, exact)) < Z
+
+
+def test_a_latent_scale_that_is_negative_has_no_weight():
+    """PyMC's density is zero there; but from a negative scale draws could be made as well."""
+    with pm.Model() as model:
+        scale = pm.Normal("scale", 0.3, 0.5, shape=2)
+        b = pm.Normal("b", 0.0, scale, shape=2)
+        pm.Normal("y", b, 1.0, observed=[0.4, -2.0])
+    estimator = Estimator(apm.marginalize(model, ["scale", "b"], samples=16), {})
+    rng = np.random.default_rng(7)
+    logs = np.array([estimator.fresh(rng)[0].sum() for _ in range(300)])
+    scale = rng.normal(0.3, 0.5, size=(20_000, 2))
+    variance = 1.0 + scale**2
+    log_p = -0.5 * np.array([0.4, -2.0]) ** 2 / variance - 0.5 * np.log(2 * np.pi * variance)
+    exact = np.where(scale > 0, log_p, -np.inf).sum(axis=1)
+    assert abs(z_score(logs, exact)) < Z
+    assert abs(z_score(logs, log_p.sum(axis=1))) > Z  # this is noticed
+
+
+@pytest.mark.parametrize("change", [0.7, 1.4])
+def test_the_comparison_notices_a_biased_estimate(change):
+    """Of a third in each of three factors."""
+    (build, (latents, _)) = next(iter(FACTORS.items()))
+    model = made(build)
+    marginal = apm.marginalize(model, latents, samples=16, proposal="prior")
+    theta = parameters_of(model, latents, seed=3)
+    rng = np.random.default_rng(5)
+    estimator = Estimator(marginal, theta)
+    logs = np.array([(estimator.fresh(rng)[0] + np.log(change)).sum() for _ in range(300)])
+    assert abs(z_score(logs, by_brute_force(model, latents, theta, 3000, seed=4))) > Z
