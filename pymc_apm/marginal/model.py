@@ -163,7 +163,7 @@ def marginalize(
 
 def _names(vars: Any) -> list[str]:
     several = vars if isinstance(vars, list | tuple) else [vars]
-    names = [
+    names: list[Any] = [
         variable if isinstance(variable, str) else getattr(variable, "name", None)
         for variable in several
     ]
