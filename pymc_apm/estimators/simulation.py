@@ -87,6 +87,7 @@ class ABCEstimator:
         self.kernel = KERNELS[kernel]
         self.samples = samples
         self.name = name
+        self.__name__ = f"abc {name}"
         self.wanted = self.summarise(observed)
         if self.wanted.size == 0 or not np.isfinite(self.wanted).all():
             raise ModelError(
@@ -151,6 +152,7 @@ class EachABCEstimator:
         self.wanted = observed.reshape(len(observed), -1)
         self.kernel = KERNELS[kernel]
         self.name = name
+        self.__name__ = f"abc {name}"
         try:
             self.epsilon = np.broadcast_to(epsilon, observed.shape).reshape(self.wanted.shape)
             is_valid = bool((self.epsilon > 0.0).all())

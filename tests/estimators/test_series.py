@@ -1,12 +1,15 @@
 """Series truncated at random: unbiased by brute force, and what breaks them is noticed."""
 
+import copy
 import functools
 import itertools
 import math
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
+from pymc.model.fgraph import clone_model
 from scipy import stats
 from scipy.linalg import expm
 
@@ -411,3 +414,29 @@ def test_names_are_those_of_the_user():
         apm.estimators.series("a", functools.partial(exponential), parameters=[theta])
     assert "a_u" in model.named_vars
     assert [p.name for p in model.potentials] == ["a"]
+
+
+def stream_model():
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        apm.estimators.series("a", exponential, parameters=[pm.math.exp(theta / 3)])
+        apm.estimators.telescoping("b", levels_of, parameters=[theta], size=2)
+    return model
+
+
+def levels_of(level, theta):
+    return np.log1p(0.5 ** (level + 1)) - np.array([1.0, 2.0]) * theta**2
+
+
+def test_copies_and_processes_make_the_same_draws():
+    model = stream_model()
+    whole = sample(model, draws=30, tune=10)
+    others = [
+        sample(model, draws=30, tune=10, cores=2),
+        sample(cloudpickle.loads(cloudpickle.dumps(model)), draws=30, tune=10),
+        sample(clone_model(model), draws=30, tune=10),
+        sample(copy.deepcopy(model), draws=30, tune=10),
+    ]
+    for other in others:
+        np.testing.assert_array_equal(whole.posterior["theta"], other.posterior["theta"])
+        np.testing.assert_array_equal(whole.sample_stats["sign"], other.sample_stats["sign"])

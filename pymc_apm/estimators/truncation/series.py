@@ -48,6 +48,7 @@ class RandomSeries:
         self.terms = terms
         self.length = length
         self.method = method
+        self.__name__ = "series"
 
     def total(self, *arguments: Any) -> float:
         """Return the estimate of the sum; the last argument is a generator.
@@ -230,6 +231,7 @@ class Positive:
     def __init__(self, estimator: Callable[..., tuple[float, float]], name: str) -> None:
         self.estimator = estimator
         self.name = name
+        self.__name__ = name
 
     def __call__(self, *arguments: Any) -> float:
         """Return the log of the estimate."""

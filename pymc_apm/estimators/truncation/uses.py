@@ -40,6 +40,7 @@ class PoissonEstimator:
 
     def __init__(self, estimate: Callable[..., Any]) -> None:
         self.estimate = estimate
+        self.__name__ = "exp_of"
 
     def __call__(self, *arguments: Any) -> tuple[float, float]:
         """Return the log of the absolute value of the estimate, and its sign."""
@@ -336,6 +337,7 @@ class Telescope:
         self.log_approximation = log_approximation
         self.length = length
         self.name = name
+        self.__name__ = f"telescoping {name}"
         self._known: tuple[Any, list[NDArray[np.float64]]] = (None, [])
 
     def __call__(self, *arguments: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
