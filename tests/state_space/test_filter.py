@@ -89,6 +89,7 @@ def test_it_is_unbiased(ar, name, is_missing, n):
     assert abs(z_score(ar(numbers(n), y[:, None], args), kalman(y, args))) < Z_BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 4])
 def test_it_is_unbiased_whatever_the_key(var, n):
     u = numbers(n, rows=3)
@@ -96,6 +97,7 @@ def test_it_is_unbiased_whatever_the_key(var, n):
         assert abs(z_score(var(u, Y[:, None], (key,)), kalman_2(Y))) < Z_BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 4])
 def test_it_is_unbiased_with_substeps_and_sums_that_begin_anew(sums, n):
     logs = sums(numbers(n, rows=4), Y[:, None], (1.0,))
