@@ -171,8 +171,8 @@ def _without(whole: pm.Model, outside: set[Variable]) -> pm.Model:
     kept: Any = FunctionGraph(
         outputs=[output for output in graph.outputs if output not in gone], clone=False
     )
-    kept._coords = graph._coords  # type: ignore[attr-defined]
-    kept._dim_lengths = graph._dim_lengths  # type: ignore[attr-defined]
+    kept._coords = graph._coords
+    kept._dim_lengths = graph._dim_lengths
     return model_from_fgraph(kept, mutate_fgraph=True)
 
 

@@ -81,7 +81,7 @@ def overdispersed():
 
 
 def betas():
-    mu, sigma = common()
+    _, sigma = common()
     p = pm.Beta("p", 2 * sigma, 3.0, shape=3)
     pm.Bernoulli("y", p[GROUP], observed=BITS)
 
