@@ -8,7 +8,7 @@ is the mean of a kernel K of the distance between summaries s of the two,
 and K at simulated data is an unbiased estimate of it. So a pseudo-marginal chain has the ABC
 posterior at its epsilon as its exact target. With u clamped the simulated data are a deterministic
 function of the parameters, and a chain that moves u and theta by slice sampling stays near to the
-observed data, where fresh simulations would hardly ever come.
+observed data.
 """
 
 import math
@@ -211,7 +211,8 @@ def abc(
     simulations; it is that of a model in which the summaries were observed with an error of the
     form of K and the scale epsilon. The random numbers of the simulator, ``name + "_u"``, are part
     of the state of the chain, which moves them by slice sampling: so simulated data stay near to
-    the observed, and epsilon can be much smaller than where each simulation is a fresh one.
+    the observed. The smaller epsilon is, the smaller are these moves: how small it can be depends
+    on the simulator, and sequential Monte Carlo (``pm.sample_smc``) may be as good or better.
 
     That works best where the simulator makes its data from its random numbers by continuous
     functions, as most do that draw normal, exponential or other continuous numbers.
@@ -245,7 +246,7 @@ def abc(
         made of. Then the second argument of the simulator is not a generator:
         ``simulate(*parameters, u)`` makes datum i from the row ``u[i]`` alone, and the kernel
         is that of each datum by itself. The random numbers of all data are updated side by side,
-        so that their number does not matter, and no summary is needed.
+        and no summary is needed.
     kind : {"normal", "uniform", "seed"}
         What the random numbers are made of: what the simulator draws most; or the seed of a numpy
         generator, for simulators that take nothing else, which can only be updated by fresh ones.

@@ -163,11 +163,8 @@ def marginalize(
 
 def _names(vars: Any) -> list[str]:
     several = vars if isinstance(vars, list | tuple) else [vars]
-    names: list[Any] = [
-        variable if isinstance(variable, str) else getattr(variable, "name", None)
-        for variable in several
-    ]
-    if not names or not all(isinstance(name, str) for name in names):
+    names = [v if isinstance(v, str) else str(getattr(v, "name", "") or "") for v in several]
+    if not names or not all(names):
         raise ModelError(f"vars of apm.marginalize must be names of variables, got {vars!r}.")
     return list(dict.fromkeys(names))
 

@@ -81,7 +81,7 @@ def z_score(first, second):
 
 
 def wrong_factors(marginal, theta, rng):
-    """Return factors that change with u of another one, and those that do not with their own."""
+    """Return the factors whose randomness changes the estimate of another one."""
     estimator = Estimator(marginal, theta)
     structure = record_of(marginal).structure
     before, _ = estimator.fresh(rng)

@@ -1,0 +1,194 @@
+"""After sampling: latent variables, log-likelihoods and predictions against closed forms."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy.stats import norm
+
+import pymc_apm as apm
+from pymc_apm._compat import result_of
+from pymc_apm.errors import ModelError
+from tests.marginal.models import GROUP, Y, intercept, made
+
+Z = 4.8
+N_DRAWS = 1500
+SIZES = np.bincount(GROUP)
+SUMS = np.bincount(GROUP, Y)
+
+
+def conjugate(**options):
+    """Return a model whose latent variables have a known posterior, and draws of its parameters."""
+    with pm.Model(coords={"group": ["a", "b", "c"]}) as model:
+        group = pm.Data("group_of", GROUP)
+        mu = pm.Normal("mu")
+        b = pm.Normal("b", mu, 0.8, dims="group")
+        pm.Deterministic("twice", 2 * b, dims="group")
+        pm.Normal("y", b[group], 1.0, observed=Y, shape=group.shape)
+    marginal = apm.marginalize(model, "b", **options)
+    mu = np.random.default_rng(3).normal(0.2, 0.3, size=(2, N_DRAWS))
+    posterior = xr.Dataset(
+        {"mu": (("chain", "draw"), mu)}, coords={"chain": [0, 1], "draw": np.arange(N_DRAWS)}
+    )
+    return marginal, result_of({"posterior": posterior}), mu[..., None]
+
+
+def posterior_of_b(mu):
+    precision = 1 / 0.8**2 + SIZES
+    return (mu / 0.8**2 + SUMS) / precision, precision**-0.5
+
+
+def log_likelihood_of_groups(mu):
+    """Return log p(y_g | mu) by the density of b: p(y | b) p(b) / p(b | y) at b = 0."""
+    mean, sd = posterior_of_b(mu)
+    at_zero = np.bincount(GROUP, norm.logpdf(Y))
+    return at_zero + norm.logpdf(0.0, mu, 0.8) - norm.logpdf(0.0, mean, sd)
+
+
+@pytest.mark.parametrize("proposal", ["prior", pytest.param("laplace", marks=pytest.mark.slow)])
+def test_latent_variables_have_their_posterior(proposal):
+    """Given each draw of the parameters; a dozen comparisons."""
+    marginal, idata, mu = conjugate(proposal=proposal)
+    found = apm.sample_latent(idata, marginal, samples=400, random_seed=1)
+    mean, sd = posterior_of_b(mu)
+    scores = (found.posterior["b"].values - mean) / sd
+    for moment in (scores, scores**2 - 1.0):
+        of_groups = moment.reshape(-1, 3)
+        z = of_groups.mean(axis=0) / of_groups.std(axis=0) * np.sqrt(len(of_groups))
+        assert np.abs(z).max() < Z
+    pairs = scores[..., 0] * scores[..., 1]
+    assert abs(pairs.mean() / pairs.std() * np.sqrt(pairs.size)) < Z
+    assert found.sample_stats["effective_samples"].dims == ("chain", "draw", "group")
+    assert found.sample_stats["effective_samples"].min() > 10
+
+
+def test_too_few_samples_are_noticed():
+    """With two samples, the draws are nearly those of the prior."""
+    marginal, idata, mu = conjugate(proposal="prior")
+    found = apm.sample_latent(idata, marginal, samples=2, random_seed=1)
+    mean, sd = posterior_of_b(mu)
+    scores = ((found.posterior["b"].values - mean) / sd) ** 2 - 1.0
+    assert scores.mean() / scores.std() * np.sqrt(scores.size) > Z
+
+
+@pytest.mark.parametrize("proposal", ["prior", pytest.param("laplace", marks=pytest.mark.slow)])
+def test_log_likelihoods_are_those_of_groups(proposal):
+    marginal, idata, mu = conjugate(proposal=proposal)
+    found = apm.log_likelihood(idata, marginal, tolerance=0.02, random_seed=1)
+    values = found.log_likelihood["y"]
+    assert values.dims == ("chain", "draw", "group")
+    errors = (values.values - log_likelihood_of_groups(mu)).reshape(-1, 3)
+    # The sum of variances is what was asked for, within a factor of two.
+    assert errors.var(axis=0).sum() < 2 * values.attrs["monte_carlo_variance"] + 1e-12
+    assert values.attrs["monte_carlo_variance"] <= 0.02
+    assert np.abs(errors.mean(axis=0)).max() < 0.02
+    exact = result_of(
+        {
+            "posterior": idata.posterior,
+            "log_likelihood": xr.Dataset(
+                {"y": (values.dims, log_likelihood_of_groups(mu))}, coords=values.coords
+            ),
+        }
+    )
+    elpds = [
+        float(getattr(az.loo(data), "elpd_loo", None) or az.loo(data).elpd)
+        for data in (idata, exact)
+    ]
+    assert abs(elpds[0] - elpds[1]) < 0.1
+
+
+def test_a_limit_to_the_draws_is_told(caplog):
+    marginal, idata, _ = conjugate(proposal="prior")
+    apm.log_likelihood(idata, marginal, tolerance=1e-6, max_samples=16, random_seed=1)
+    assert "would need" in caplog.text
+
+
+def test_predictions_for_known_and_new_groups():
+    """Six comparisons of means and of variances."""
+    marginal, idata, mu = conjugate(proposal="prior")
+    mean, sd = posterior_of_b(mu)
+    known = apm.sample_posterior_predictive(
+        idata, marginal, var_names=["y", "twice", "b"], samples=400, random_seed=1
+    ).posterior_predictive
+    assert np.array_equal(2 * known["b"].values, known["twice"].values)
+    new = apm.sample_posterior_predictive(
+        idata, marginal, new_groups=True, random_seed=1
+    ).posterior_predictive
+    for values, centre, spread in (
+        (known["y"].values, mean[..., GROUP], np.sqrt(1.0 + sd[GROUP] ** 2)),
+        (new["y"].values, mu, np.sqrt(1.0 + 0.8**2)),
+    ):
+        scores = (values - centre) / spread
+        for moment in (scores, scores**2 - 1.0):
+            of_draws = moment[..., [0, 2, 3]].reshape(-1, 3)  # one of each group
+            z = of_draws.mean(axis=0) / of_draws.std(axis=0) * np.sqrt(len(of_draws))
+            assert np.abs(z).max() < Z
+
+
+def test_predictions_for_other_data():
+    marginal, idata, mu = conjugate(proposal="prior")
+    more = apm.sample_posterior_predictive(
+        idata, marginal, data={"group_of": [2, 2]}, predictions=True, random_seed=1
+    ).predictions["y"]
+    mean, _ = posterior_of_b(mu)
+    assert more.shape == (2, N_DRAWS, 2)
+    errors = (more.values - mean[..., [2]]).reshape(-1)
+    assert abs(errors.mean() / errors.std() * np.sqrt(len(errors) / 2)) < Z
+    many = apm.sample_posterior_predictive(
+        idata,
+        marginal,
+        new_groups=True,
+        data={"group_of": [0, 1, 2, 3, 4]},
+        coords={"group": list("vwxyz")},
+        random_seed=1,
+    ).posterior_predictive["y"]
+    assert many.shape == (2, N_DRAWS, 5)
+    assert list(marginal.coords["group"]) == ["a", "b", "c"]
+    assert abs(np.corrcoef(many.values.reshape(-1, 5).T)[0, 1] - 0.3**2 / (1.64 + 0.09)) < 0.1
+
+
+def test_results_can_be_added_to_what_was_given():
+    marginal, idata, _ = conjugate(proposal="prior")
+    found = apm.sample_latent(idata, marginal, samples=20, random_seed=1, extend_inferencedata=True)
+    assert found is idata
+    assert {"mu", "b"} <= set(idata.posterior.data_vars)
+    found = apm.sample_posterior_predictive(
+        idata, marginal, samples=20, random_seed=1, extend_inferencedata=True
+    )
+    assert found is idata
+    assert idata.posterior_predictive["y"].shape == (2, N_DRAWS, 6)
+    apm.log_likelihood(idata, marginal, max_samples=20, random_seed=1)
+    apm.log_likelihood(idata, marginal, max_samples=20, random_seed=2)
+    assert set(idata.log_likelihood.data_vars) == {"y"}
+
+
+def test_a_correlated_pair_of_which_one_is_observed():
+    """The other one follows it: its posterior mean is 0.8 times as large."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        b = pm.MvNormal("b", [0.0, 0.0], [[1.0, 0.8], [0.8, 1.0]], shape=(3, 2))
+        pm.Normal("y", mu + b[GROUP, 1], 0.3, observed=5.0 * Y)
+    marginal = apm.marginalize(model, "b", proposal="prior")
+    posterior = xr.Dataset({"mu": (("chain", "draw"), np.zeros((1, 1000)))})
+    idata = result_of({"posterior": posterior.assign_coords(chain=[0], draw=np.arange(1000))})
+    found = apm.sample_latent(idata, marginal, samples=400, random_seed=1).posterior["b"].values
+    slope = found[0, ..., 0] - 0.8 * found[0, ..., 1]
+    z = slope.mean(axis=0) / 0.6 * np.sqrt(1000)
+    assert np.abs(z).max() < Z
+
+
+@pytest.mark.parametrize(
+    "function", [apm.sample_latent, apm.log_likelihood, apm.sample_posterior_predictive]
+)
+def test_other_models_are_refused(function):
+    _, idata, _ = conjugate(proposal="prior")
+    with pytest.raises(ModelError, match=r"not made by apm\.marginalize"):
+        function(idata, made(intercept))
+
+
+def test_changed_groups_are_refused():
+    marginal, idata, _ = conjugate(proposal="prior")
+    pm.set_data({"group_of": GROUP[::-1].copy()}, model=marginal)
+    with pytest.raises(ModelError, match="group_of has been changed"):
+        apm.sample_latent(idata, marginal)
