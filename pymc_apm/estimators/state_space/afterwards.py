@@ -150,6 +150,25 @@ def predict(
         ``log_score``, the log density of the data there, both for each draw of the parameters. A
         row in which all is missing has the score 0. The predictions belong in a group
         ``posterior_predictive``, under the name of the data, for figures like ``az.plot_ppc``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> with pm.Model():
+    ...     level = pm.HalfNormal("level", 1)
+    ...     log_lik = apm.estimators.state_space(
+    ...         "y",
+    ...         np.array([0.1, 0.5, np.nan, 1.2]),
+    ...         initial=pm.Normal.dist(0, 1),
+    ...         transition=lambda x: pm.Normal.dist(x, level),
+    ...         observation=lambda x: pm.Normal.dist(x, 1),
+    ...     )
+    ...     idata = pm.sample(20, tune=20, chains=1, progressbar=False)
+    ...     ahead = apm.predict(idata, "y")
+    >>> ahead["log_score"].shape
+    (1, 20, 4)
     """
     run = _Run("predict", idata, name, draws, random_seed, model)
     specification, rows = run.how.specification, run.how.specification.rows
@@ -208,6 +227,25 @@ def forecast(
     Dataset
         With ``forecast_latent``, the states, and ``forecast_observed``, the data, both for each
         draw of the parameters. If the model has several series, they have that dimension too.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> import pymc_apm as apm
+    >>> with pm.Model():
+    ...     level = pm.HalfNormal("level", 1)
+    ...     log_lik = apm.estimators.state_space(
+    ...         "y",
+    ...         np.array([0.1, 0.5, np.nan, 1.2]),
+    ...         initial=pm.Normal.dist(0, 1),
+    ...         transition=lambda x: pm.Normal.dist(x, level),
+    ...         observation=lambda x: pm.Normal.dist(x, 1),
+    ...     )
+    ...     idata = pm.sample(20, tune=20, chains=1, progressbar=False)
+    ...     ahead = apm.forecast(idata, "y", periods=3)
+    >>> ahead["forecast_observed"].shape
+    (1, 20, 3)
     """
     run = _Run("forecast", idata, name, draws, random_seed, model)
     specification, rows = run.how.specification, run.how.specification.rows

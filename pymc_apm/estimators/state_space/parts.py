@@ -92,6 +92,7 @@ class Part(NamedTuple):
                 f"The {self.label} has no density, because it makes {', '.join(fixed)} without a "
                 "draw: return what pm.X.dist(...) makes, or a function of it."
             )
+        self._check_different()
         made = {}
         if len(self.results) == 1 or all(result in self.draws for result in self.results.values()):
             made = {
@@ -109,7 +110,7 @@ class Part(NamedTuple):
         result = self.results[name]
         return not set(self.draws) - {result} & set(ancestors([result]))
 
-    def _by_pymc(self, values: Mapping[str, TensorVariable]) -> dict[str, TensorVariable]:
+    def _check_different(self) -> None:
         of_result: dict[TensorVariable, list[str]] = {}
         for name, result in self.results.items():
             of_result.setdefault(result, []).append(name)
@@ -119,6 +120,8 @@ class Part(NamedTuple):
                 f"The {self.label} has no density, because {' and '.join(twice[0])} are one and "
                 "the same draw."
             )
+
+    def _by_pymc(self, values: Mapping[str, TensorVariable]) -> dict[str, TensorVariable]:
         try:
             found = conditional_logp({r: values[name] for name, r in self.results.items()})
             made = {name: found[values[name]] for name in self.results}

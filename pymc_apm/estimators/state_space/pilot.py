@@ -42,8 +42,8 @@ PARTICLES = 500
 LONG = 2_000_000
 """Pairs of points from which on densities are compiled for real."""
 
-N_PILOT = {1: 32, 2: 64, 3: 128}
-"""Points of pilot pools, by the number of dimensions; 192 in more."""
+N_PILOT = {1: 32, 2: 64, 3: 64}
+"""Points of pilot pools, by the number of dimensions; 96 in more."""
 
 ROUNDS = 4
 """How often at most the guide is made and the parameters are found with it."""
@@ -68,8 +68,8 @@ LOW_NOISE = 0.1
 NOISY = 1.0
 """The noise from which on there is a warning."""
 
-WIDTHS = {1: 2.0, 2: 1.2, 3: 0.9}
-"""Default widths of guides, by the number of dimensions; 0.7 in more."""
+WIDTHS = {1: 2.0, 2: 1.4, 3: 1.1, 4: 0.9}
+"""Default widths of guides, by the number of dimensions; 0.65 in more."""
 
 
 class Pilot(NamedTuple):
@@ -97,7 +97,7 @@ class Pilot(NamedTuple):
 
 def default_width(n_dims: int) -> float:
     """Return the width of a guide if the user does not say."""
-    return WIDTHS.get(n_dims, 0.7)
+    return WIDTHS.get(n_dims, 0.65)
 
 
 def find_guide(
@@ -137,8 +137,9 @@ class _Search:
         n_rows, n_dims = len(specification.rows), specification.n_dims
         self.specification = specification
         self.width, self.rng = width, rng
+        self.pilot_width = default_width(n_dims)
         self.supports = supports_of(specification)
-        self.n_pilot = N_PILOT.get(n_dims, 192)
+        self.n_pilot = N_PILOT.get(n_dims, 96)
         mean, chol = np.zeros((n_rows, n_dims)), np.tile(np.eye(n_dims), (n_rows, 1, 1))
         self._mean = pytensor.shared(mean, shape=mean.shape)
         self._chol = pytensor.shared(chol, shape=chol.shape)
@@ -162,7 +163,7 @@ class _Search:
 
     def _set(self, means: Floats, covs: Floats) -> None:
         self._mean.set_value(means)
-        self._chol.set_value(self.width * _factors(covs))
+        self._chol.set_value(self.pilot_width * _factors(covs))
 
     def filter(self, space: ParameterSpace, position: Position) -> None:
         """Make a guide by a bootstrap filter."""
@@ -230,6 +231,7 @@ class _Search:
     def finish(self, space: ParameterSpace, position: Position, n_points: int | None) -> Pilot:
         """Choose the number of points, and measure the noise."""
         n_dims = self.specification.n_dims
+        self._chol.set_value(self._chol.get_value() * (self.width / self.pilot_width))
         guide = self._guide._replace(mean=self._mean.get_value(), chol=self._chol.get_value())
         choices = N_POINTS.get(n_dims, N_POINTS[4]) if n_points is None else [n_points]
         for chosen in choices:

@@ -1,0 +1,184 @@
+"""The pool as an op: its gradient, its compilers, copies of models, and how it is found."""
+
+import logging
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+from pymc.model.fgraph import clone_model
+
+import pymc_apm as apm
+from pymc_apm.claims import randomness_of_model
+from pymc_apm.estimators.state_space import pool_op
+from pymc_apm.estimators.state_space.guide import lattice
+from tests.marks import others_are_slow
+from tests.state_space.models import CASES, build
+
+REFERENCE = {"a": 0.5, "s": 0.8}
+
+
+def functions(model: pm.Model, **options: Any) -> tuple[Any, Any]:
+    with apm.clamped(model):
+        values = model.value_vars
+        logp, slopes = model.logp(), model.dlogp()
+        value = pm.compile(values, logp, **options)
+        gradient = pm.compile(values, slopes, **options)
+    return value, gradient
+
+
+def check_gradient(model: pm.Model, **options: Any) -> None:
+    with apm.clamped(model):
+        value, gradient = functions(model, **options)
+        at, step = np.array([0.7, -0.4]), 1e-5
+        found = gradient(*at)
+        for place in range(2):
+            move = step * np.eye(2)[place]
+            numeric = (value(*(at + move)) - value(*(at - move))) / (2 * step)
+            assert found[place] == pytest.approx(numeric, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", others_are_slow(["plain", "panel"], CASES))
+def test_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Several chunks: one for each row.
+    monkeypatch.setattr(pool_op, "CHUNK", 1)
+    check_gradient(build(name, points=3, reference=REFERENCE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", "panel"])
+def test_gradient_by_numba(name: str) -> None:
+    model = build(name, points=5, reference=REFERENCE)
+    check_gradient(model, mode="NUMBA")
+    by_numba, by_python = functions(model, mode="NUMBA"), functions(model, mode="FAST_COMPILE")
+    with apm.clamped(model):
+        for one, other in zip(by_numba, by_python, strict=True):
+            np.testing.assert_allclose(one(0.3, 0.2), other(0.3, 0.2), rtol=1e-11)
+
+
+def test_the_size_of_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("plain", points=5, reference=REFERENCE)
+    with apm.clamped(model):
+        value, gradient = functions(model)
+        one = value(0.3, 0.2), gradient(0.3, 0.2)
+        monkeypatch.setattr(pool_op, "CHUNK", 50)
+        other = value(0.3, 0.2), gradient(0.3, 0.2)
+    np.testing.assert_allclose(one[0], other[0], rtol=1e-13)
+    np.testing.assert_allclose(one[1], other[1], rtol=1e-10)
+
+
+def test_far_away_nothing_underflows() -> None:
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1e4)
+        apm.estimators.state_space(
+            "y",
+            np.zeros(4),
+            initial=pm.Normal.dist(mu, 1),
+            transition=lambda x: pm.Normal.dist(x + mu, 0.01),
+            observation=lambda x: pm.Normal.dist(x, 0.1),
+            points=8,
+            reference={"mu": 0.0},
+        )
+    with apm.clamped(model):
+        value, gradient = functions(model)
+        assert np.isfinite(value(300.0)) and value(300.0) < -1e6
+        assert np.isfinite(gradient(300.0)).all() and gradient(300.0)[0] < 0.0
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        clone_model,
+        lambda model: cloudpickle.loads(cloudpickle.dumps(model)),
+        lambda model: pm.do(model, {"s": 0.9}),
+    ],
+    ids=["clone", "pickle", "do"],
+)
+def test_copies_of_a_model(copy: Any) -> None:
+    model = build("plain", points=4, reference=REFERENCE)
+    copied = copy(model)
+    (u,), (own,) = randomness_of_model(model), randomness_of_model(copied)
+    assert own is not u
+    own.set_value(u.get_value())
+    there = {"a_interval__": np.array(0.4), "s_log__": np.log(0.9)}
+    found = []
+    for one in (model, copied):
+        with apm.clamped(one):
+            value = pm.compile(one.value_vars, one.replace_rvs_by_values([one["y"]]))
+            found.append(float(value(*(there[v.name] for v in one.value_vars))[0]))
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_covariates_may_change() -> None:
+    with pm.Model() as model:
+        a = pm.Uniform("a", -1, 1)
+        rain = pm.Data("rain", np.zeros(5))
+        apm.estimators.state_space(
+            "y",
+            np.arange(5.0),
+            initial=pm.Normal.dist(0, 1),
+            transition=lambda x, rain: pm.Normal.dist(a * x + rain, 1),
+            observation=lambda x: pm.Normal.dist(x, 1),
+            covariates={"rain": rain},
+            reference={"a": 0.5},
+        )
+    with apm.clamped(model):
+        value = model.compile_logp()
+        point = model.initial_point()
+        before = value(point)
+        pm.set_data({"rain": np.ones(5)}, model=model)
+        assert value(point) > before + 1.0
+
+
+def test_series_are_factors() -> None:
+    model = build("panel", points=3, reference=REFERENCE)
+    u = model["y_u"]
+    assert u.get_value().shape == (2, 3, 1)
+    with apm.clamped(model):
+        value = pm.compile(model.value_vars, model.replace_rvs_by_values([model["y"]]))
+        before = value(0.3, 0.1)[0].copy()
+        changed = u.get_value().copy()
+        changed[1] = 1.0 - changed[1]
+        u.set_value(changed)
+        after = value(0.3, 0.1)[0]
+    assert after[0] == before[0] and after[1] != before[1]
+    with model:
+        idata = pm.sample(20, tune=20, chains=1, progressbar=False, random_seed=1)
+    assert np.isfinite(idata.sample_stats["log_estimate"].values).all()
+
+
+def test_noise_is_put_into_words(caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(1)
+    y = np.cumsum(0.01 * rng.normal(size=60)) + rng.normal(size=60)
+    with pm.Model(), caplog.at_level(logging.WARNING, logger="pymc.apm"):
+        s = pm.HalfNormal("s", 0.01)
+        apm.estimators.state_space(
+            "y",
+            y,
+            initial=pm.Normal.dist(0, 1),
+            transition=lambda x: pm.Normal.dist(x, 0.001 + s),
+            observation=lambda x: pm.Normal.dist(x, 1),
+            points=4,
+            reference={"s": 0.002},
+        )
+    assert "reaches less than two points" in caplog.text
+
+
+def test_points_are_chosen_by_the_noise() -> None:
+    assert build("plain", reference=REFERENCE)["y"].tag.apm_states.n_points == 16
+
+
+def test_a_lattice_is_even() -> None:
+    np.testing.assert_allclose(lattice(4, 1)[:, 0], [0, 0.25, 0.5, 0.75])
+    for n_dims in (2, 3):
+        points = lattice(31, n_dims)
+        for column in points.T:
+            np.testing.assert_allclose(np.sort(column), np.arange(31) / 31)
+
+
+def test_there_is_no_gradient_by_u() -> None:
+    model = build("plain", points=3, reference=REFERENCE)
+    with apm.clamped(model), pytest.raises(Exception, match=r"(?i)undefined|null|grad"):
+        pytensor.grad(model["y"], model["y_u"])
