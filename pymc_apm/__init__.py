@@ -50,7 +50,7 @@ from pymc_apm.steps import (
 )
 
 if TYPE_CHECKING:
-    from pymc_apm.estimators.state_space.afterwards import forecast, predict, sample_states
+    from pymc_apm.estimators.states.afterwards import forecast, predict, sample_states
 
 __version__ = version("pymc_apm")
 
@@ -97,9 +97,9 @@ __all__ = [
 
 # These import Numba, which takes longer to import than all else.
 _WHEN_ASKED_FOR = {
-    "forecast": "pymc_apm.estimators.state_space.afterwards",
-    "predict": "pymc_apm.estimators.state_space.afterwards",
-    "sample_states": "pymc_apm.estimators.state_space.afterwards",
+    "forecast": "pymc_apm.estimators.states.afterwards",
+    "predict": "pymc_apm.estimators.states.afterwards",
+    "sample_states": "pymc_apm.estimators.states.afterwards",
 }
 
 

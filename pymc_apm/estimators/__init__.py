@@ -11,9 +11,7 @@ from pymc_apm.estimators.importance_sampling import importance, log_mean_exp
 from pymc_apm.estimators.intractable.estimator import doubly_intractable
 from pymc_apm.estimators.intractable.family import Unnormalised
 from pymc_apm.estimators.simulation import abc
-
-# There is a package of this name, whose place this takes: it has been imported, and stays so.
-from pymc_apm.estimators.state_space.estimator import state_space
+from pymc_apm.estimators.states.estimator import state_space
 from pymc_apm.estimators.truncation.series import series
 from pymc_apm.estimators.truncation.uses import exp_of, power_of, reciprocal_of, telescoping
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from pymc_apm.estimators.state_space.conditional import Inverse
-from pymc_apm.estimators.state_space.filter import ParticleModel
-from pymc_apm.estimators.state_space.sorting import first_coordinate, hilbert_keys, order_by_key
+from pymc_apm.estimators.states.conditional import Inverse
+from pymc_apm.estimators.states.filter import ParticleModel
+from pymc_apm.estimators.states.sorting import first_coordinate, hilbert_keys, order_by_key
 
 LOG_ROOT = 0.5 * math.log(2.0 * math.pi)
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_apm.estimators.state_space.conditional import (
+from pymc_apm.estimators.states.conditional import (
     Inverse,
     draw_index,
     make_refresh,
     place_path,
 )
-from pymc_apm.estimators.state_space.counts import normal_quantile
-from pymc_apm.estimators.state_space.filter import ParticleModel, ancestors_of, make_filter
+from pymc_apm.estimators.states.counts import normal_quantile
+from pymc_apm.estimators.states.filter import ParticleModel, ancestors_of, make_filter
 from tests.state_space.linear import AR, AR_INVERSE, Args
 
 Y = np.array([[1.5], [1.5], [-1.0]])

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from pymc_apm.errors import ModelError
-from pymc_apm.estimators.state_space import counts
-from pymc_apm.estimators.state_space.quantiles import has_score, quantile_at, score_of
+from pymc_apm.estimators.states import counts
+from pymc_apm.estimators.states.quantiles import has_score, quantile_at, score_of
 from tests.modes import interpreted
 
 Z = np.array([-37.0, -20.0, -8.0, -3.0, -1.0, -0.1, 0.1, 1.0, 2.9, 3.1, 5.0, 8.5, 15.0, 30.0, 37.0])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from pymc_apm.estimators.state_space.filter import ParticleModel, ancestors_of, make_filter, weigh
-from pymc_apm.estimators.state_space.sorting import hilbert_keys, order_by_key, order_by_value
+from pymc_apm.estimators.states.filter import ParticleModel, ancestors_of, make_filter, weigh
+from pymc_apm.estimators.states.sorting import hilbert_keys, order_by_key, order_by_value
 from tests.state_space.linear import (
     AR,
     SUM,

@@ -170,7 +170,7 @@ def test_its_own_update_leaves_the_target_invariant(make, point):
 )
 def test_a_wrong_update_is_noticed(make, point, monkeypatch):
     """One that draws u afresh, as if the estimate did not matter."""
-    from pymc_apm.estimators.state_space.particle_op import ParticleFilter
+    from pymc_apm.estimators.states.particle_op import ParticleFilter
 
     monkeypatch.setattr(
         ParticleFilter, "refresh", lambda op, rng, u, *others: rng.standard_normal(u.shape)

@@ -12,8 +12,8 @@ from pymc.model.fgraph import clone_model
 
 import pymc_apm as apm
 from pymc_apm.claims import randomness_of_model
-from pymc_apm.estimators.state_space import pool_op
-from pymc_apm.estimators.state_space.guide import lattice
+from pymc_apm.estimators.states import pool_op
+from pymc_apm.estimators.states.guide import lattice
 from tests.marks import others_are_slow
 from tests.state_space.models import CASES, build
 

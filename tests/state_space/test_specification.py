@@ -10,8 +10,8 @@ import scipy.stats as st
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
-from pymc_apm.estimators.state_space.parts import vectorise
-from pymc_apm.estimators.state_space.specification import attached, parse
+from pymc_apm.estimators.states.parts import vectorise
+from pymc_apm.estimators.states.specification import attached, parse
 
 Y = np.array([0.3, np.nan, 1.2, 2.0])
 RNG = np.random.default_rng(5)

@@ -13,9 +13,9 @@ from pytensor.graph.replace import clone_replace
 import pymc_apm as apm
 from pymc_apm._compat import compile_function
 from pymc_apm.estimators.reference import FAST
-from pymc_apm.estimators.state_space.pilot import default_width, find_guide
-from pymc_apm.estimators.state_space.pool import make_pool
-from pymc_apm.estimators.state_space.specification import Specification, parse
+from pymc_apm.estimators.states.pilot import default_width, find_guide
+from pymc_apm.estimators.states.pool import make_pool
+from pymc_apm.estimators.states.specification import Specification, parse
 from tests.marks import others_are_slow
 from tests.state_space.models import CASES, build
 

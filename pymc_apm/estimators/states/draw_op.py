@@ -8,9 +8,9 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_apm.estimators.state_space import forward
-from pymc_apm.estimators.state_space.pool import Pool
-from pymc_apm.estimators.state_space.pool_op import ChunkOp, chunks
+from pymc_apm.estimators.states import forward
+from pymc_apm.estimators.states.pool import Pool
+from pymc_apm.estimators.states.pool_op import ChunkOp, chunks
 
 
 class Drawn(NamedTuple):

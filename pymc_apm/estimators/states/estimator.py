@@ -9,7 +9,7 @@ import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import ModelError
-from pymc_apm.estimators.state_space.specification import Specification, parse
+from pymc_apm.estimators.states.specification import Specification, parse
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import StandardUniform
 from pymc_apm.validation import one_of, positive_integer, positive_number
@@ -212,7 +212,7 @@ def _choose(
     specification: Specification, of_particles: Mapping[str, Any]
 ) -> Literal["pool", "particles"]:
     """Choose the pool estimator where it can be made, and say so where it cannot."""
-    from pymc_apm.estimators.state_space.pool import check_suits
+    from pymc_apm.estimators.states.pool import check_suits
 
     if any(value is not None for value in of_particles.values()):
         return "particles"
@@ -231,7 +231,7 @@ def _particles(
     substeps: int,
     accumulate: str | Sequence[str] | None,
 ) -> TensorVariable:
-    from pymc_apm.estimators.state_space.particles import particle_estimate
+    from pymc_apm.estimators.states.particles import particle_estimate
 
     log_estimate = particle_estimate(
         specification, points=points, sort_by=sort_by, substeps=substeps, accumulate=accumulate
@@ -249,9 +249,9 @@ def _pool(
     dims: str | None,
 ) -> TensorVariable:
     # These import Numba, which takes long.
-    from pymc_apm.estimators.state_space.afterwards import States
-    from pymc_apm.estimators.state_space.pilot import default_width, find_guide
-    from pymc_apm.estimators.state_space.pool import check_suits, make_pool
+    from pymc_apm.estimators.states.afterwards import States
+    from pymc_apm.estimators.states.pilot import default_width, find_guide
+    from pymc_apm.estimators.states.pool import check_suits, make_pool
 
     label, rows = specification.label, specification.rows
     if dims is not None:

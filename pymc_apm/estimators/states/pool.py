@@ -20,9 +20,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import ModelError
-from pymc_apm.estimators.state_space.guide import Guide, make_points
-from pymc_apm.estimators.state_space.pool_op import pool_forward
-from pymc_apm.estimators.state_space.specification import Specification
+from pymc_apm.estimators.states.guide import Guide, make_points
+from pymc_apm.estimators.states.pool_op import pool_forward
+from pymc_apm.estimators.states.specification import Specification
 
 
 class Pool(NamedTuple):

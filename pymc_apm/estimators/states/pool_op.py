@@ -24,9 +24,9 @@ from pytensor.link.numba.dispatch import basic as numba_dispatch
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import compile_function, numba_function, numba_graph, with_gradient
-from pymc_apm.estimators.state_space import forward
-from pymc_apm.estimators.state_space.parts import vectorise
-from pymc_apm.estimators.state_space.specification import Specification
+from pymc_apm.estimators.states import forward
+from pymc_apm.estimators.states.parts import vectorise
+from pymc_apm.estimators.states.specification import Specification
 
 CHUNK = 2**14
 """How many pairs of points are looked at in one go: as many as the caches of a processor hold."""

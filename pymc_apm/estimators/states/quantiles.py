@@ -24,13 +24,13 @@ from pytensor.tensor.random import basic as random
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import ModelError
-from pymc_apm.estimators.state_space import counts, tails
-from pymc_apm.estimators.state_space.parts import without_checks
+from pymc_apm.estimators.states import counts, tails
+from pymc_apm.estimators.states.parts import without_checks
 from pymc_apm.kernels.quantiles import LARGEST, SMALLEST
 
 
 class _CountOp(ScalarOp):
-    """A function of numbers from :mod:`~pymc_apm.estimators.state_space.counts`."""
+    """A function of numbers from :mod:`~pymc_apm.estimators.states.counts`."""
 
     def __init__(self, function: Callable[..., float], n_inputs: int) -> None:
         self.function = function
@@ -113,7 +113,7 @@ def quantile_at(draw: TensorVariable, z: TensorVariable) -> TensorVariable:
     --------
     >>> import pymc as pm
     >>> import pytensor.tensor as pt
-    >>> from pymc_apm.estimators.state_space.quantiles import quantile_at
+    >>> from pymc_apm.estimators.states.quantiles import quantile_at
     >>> draw = pm.Poisson.dist(3.0)
     >>> quantile_at(draw, pt.constant([-2.0, 0.0, 2.0])).eval().tolist()
     [0.0, 3.0, 7.0]

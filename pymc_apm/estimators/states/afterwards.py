@@ -14,12 +14,12 @@ from pytensor.graph.traversal import ancestors
 from pymc_apm._compat import compile_function, dataset_of
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.reference import FAST
-from pymc_apm.estimators.state_space.bootstrap import Sampler, as_matrix
-from pymc_apm.estimators.state_space.draw_op import draw_from
-from pymc_apm.estimators.state_space.guide import Guide
-from pymc_apm.estimators.state_space.parts import Part
-from pymc_apm.estimators.state_space.pool import make_pool
-from pymc_apm.estimators.state_space.specification import Specification
+from pymc_apm.estimators.states.bootstrap import Sampler, as_matrix
+from pymc_apm.estimators.states.draw_op import draw_from
+from pymc_apm.estimators.states.guide import Guide
+from pymc_apm.estimators.states.parts import Part
+from pymc_apm.estimators.states.pool import make_pool
+from pymc_apm.estimators.states.specification import Specification
 from pymc_apm.validation import numbers, one_of, positive_integer
 
 __all__ = ["States", "forecast", "predict", "sample_states"]

@@ -11,7 +11,7 @@ import math
 
 from numba.extending import register_jitable
 
-from pymc_apm.estimators.state_space.tails import beta_tails, gamma_tails
+from pymc_apm.estimators.states.tails import beta_tails, gamma_tails
 from pymc_apm.kernels.quantiles import LARGE_VARIANCE
 
 ROOT_HALF = math.sqrt(0.5)

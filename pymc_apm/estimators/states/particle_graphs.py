@@ -19,16 +19,16 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import ModelError
-from pymc_apm.estimators.state_space.parts import (
+from pymc_apm.estimators.states.parts import (
     Part,
     draw_of,
     is_draw,
     make_part,
     vectorise,
 )
-from pymc_apm.estimators.state_space.quantiles import has_score, quantile_at, score_of
-from pymc_apm.estimators.state_space.rows import filled
-from pymc_apm.estimators.state_space.specification import Specification, attached
+from pymc_apm.estimators.states.quantiles import has_score, quantile_at, score_of
+from pymc_apm.estimators.states.rows import filled
+from pymc_apm.estimators.states.specification import Specification, attached
 
 
 class Column(NamedTuple):

@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-from pymc_apm.estimators.state_space.counts import normal_quantile
-from pymc_apm.estimators.state_space.filter import (
+from pymc_apm.estimators.states.counts import normal_quantile
+from pymc_apm.estimators.states.filter import (
     Filtered,
     ParticleModel,
     added,

@@ -19,10 +19,10 @@ from pytensor.graph.op import Op
 
 from pymc_apm._compat import compile_function, numba_function, numba_graph, with_gradient
 from pymc_apm.errors import CompileError, see
-from pymc_apm.estimators.state_space.conditional import Inverse, make_refresh
-from pymc_apm.estimators.state_space.filter import Filtered, ParticleModel, make_filter
-from pymc_apm.estimators.state_space.particle_graphs import Graphs
-from pymc_apm.estimators.state_space.sorting import (
+from pymc_apm.estimators.states.conditional import Inverse, make_refresh
+from pymc_apm.estimators.states.filter import Filtered, ParticleModel, make_filter
+from pymc_apm.estimators.states.particle_graphs import Graphs
+from pymc_apm.estimators.states.sorting import (
     first_coordinate,
     hilbert_keys,
     order_by_key,
@@ -41,8 +41,8 @@ class Engine(NamedTuple):
     Attributes
     ----------
     run, refresh : callable
-        As those of :func:`~pymc_apm.estimators.state_space.filter.make_filter` and
-        :func:`~pymc_apm.estimators.state_space.conditional.make_refresh`.
+        As those of :func:`~pymc_apm.estimators.states.filter.make_filter` and
+        :func:`~pymc_apm.estimators.states.conditional.make_refresh`.
     """
 
     run: Callable[..., Any]

@@ -1,7 +1,7 @@
 """What a user says of a state-space model, parsed: the front end of all its estimators.
 
 A :class:`Specification` is a value. It has three parts, functions of the user's as graphs
-(:class:`~pymc_apm.estimators.state_space.parts.Part`), the rows of the data with what goes with
+(:class:`~pymc_apm.estimators.states.parts.Part`), the rows of the data with what goes with
 each of them, and how states are laid out in one vector. From these it makes
 
 - log densities, :meth:`Specification.log_initial`, :meth:`~Specification.log_observation` and
@@ -29,8 +29,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import compile_function
 from pymc_apm.errors import ModelError
-from pymc_apm.estimators.state_space.parts import Part, argument_names, make_part, vectorise
-from pymc_apm.estimators.state_space.rows import (
+from pymc_apm.estimators.states.parts import Part, argument_names, make_part, vectorise
+from pymc_apm.estimators.states.rows import (
     RESERVED,
     Data,
     Rows,
@@ -399,7 +399,7 @@ def parse(
     --------
     >>> import numpy as np
     >>> import pymc as pm
-    >>> from pymc_apm.estimators.state_space.specification import parse
+    >>> from pymc_apm.estimators.states.specification import parse
     >>> with pm.Model():
     ...     rho = pm.Uniform("rho", -1, 1)
     ...     model = parse(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pymc.distributions.transforms import LogOddsTransform, LogTransform, _default_transform
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_apm.estimators.state_space.specification import Specification
+from pymc_apm.estimators.states.specification import Specification
 
 Floats = NDArray[np.float64]
 Support: TypeAlias = Literal["real", "positive", "unit"]

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-from pymc_apm.estimators.state_space.sorting import first_coordinate, order_by_value
+from pymc_apm.estimators.states.sorting import first_coordinate, order_by_value
 from pymc_apm.types import FloatVector
 
 ROOT_HALF = math.sqrt(0.5)
@@ -62,7 +62,7 @@ class ParticleModel(NamedTuple):
     lookahead : callable
         ``lookahead(x, row, args)``: the log of the look-ahead, given the *next* row.
     keys, order : callable
-        As in :mod:`pymc_apm.estimators.state_space.sorting`.
+        As in :mod:`pymc_apm.estimators.states.sorting`.
     substeps, size : int
         How often ``move`` is called between two times, and how many numbers of its own each call
         takes; all that there are if ``size`` is 0.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import compile_function
-from pymc_apm.estimators.state_space.parts import Part, vectorise
-from pymc_apm.estimators.state_space.specification import Specification
+from pymc_apm.estimators.states.parts import Part, vectorise
+from pymc_apm.estimators.states.specification import Specification
 
 Floats = NDArray[np.float64]
 Values = Sequence[NDArray[Any]]

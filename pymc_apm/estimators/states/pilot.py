@@ -21,9 +21,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import EstimatorError, see
 from pymc_apm.estimators.reference import FAST, ParameterSpace, Position
-from pymc_apm.estimators.state_space.bootstrap import bootstrap_moments
-from pymc_apm.estimators.state_space.draw_op import draw_from
-from pymc_apm.estimators.state_space.guide import (
+from pymc_apm.estimators.states.bootstrap import bootstrap_moments
+from pymc_apm.estimators.states.draw_op import draw_from
+from pymc_apm.estimators.states.guide import (
     Floats,
     Guide,
     lattice,
@@ -31,8 +31,8 @@ from pymc_apm.estimators.state_space.guide import (
     tails_of,
     to_line,
 )
-from pymc_apm.estimators.state_space.pool import Pool, make_pool
-from pymc_apm.estimators.state_space.specification import Specification
+from pymc_apm.estimators.states.pool import Pool, make_pool
+from pymc_apm.estimators.states.specification import Specification
 
 _log = logging.getLogger("pymc.apm")
 

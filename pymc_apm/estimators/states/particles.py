@@ -6,10 +6,10 @@ from typing import Any
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import ModelError
-from pymc_apm.estimators.state_space.particle_graphs import make_graphs
-from pymc_apm.estimators.state_space.particle_op import Options, ParticleFilter
-from pymc_apm.estimators.state_space.sorting import MAX_BITS
-from pymc_apm.estimators.state_space.specification import Specification
+from pymc_apm.estimators.states.particle_graphs import make_graphs
+from pymc_apm.estimators.states.particle_op import Options, ParticleFilter
+from pymc_apm.estimators.states.sorting import MAX_BITS
+from pymc_apm.estimators.states.specification import Specification
 from pymc_apm.randomness import StandardNormal
 from pymc_apm.validation import positive_integer
 
