@@ -357,7 +357,7 @@ def _log_density_of_draw(draw: TensorVariable, value: TensorVariable) -> TensorV
         elements = []
         for place in range(draw.type.shape[0]):
             own = [_element(parameter, place) for parameter in parameters]
-            single = op.make_node(None, None, *own).outputs[1]
+            single = op.make_node(draw.owner.inputs[0], None, *own).outputs[1]
             elements.append(pm.logp(single, value[place]))
         return pt.stack(elements)
     return pm.logp(draw, value)
