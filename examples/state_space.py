@@ -108,7 +108,11 @@ def particle_metropolis() -> None:
         def PY(self, t: int, xp: Any, x: Any) -> Any:
             return dists.Normal(0.0, np.exp(x / 2))
 
-    prior = dists.StructDist(
+    class Prior(dists.StructDist):
+        def logpdf(self, theta: Any) -> Any:
+            return np.squeeze(super().logpdf(theta))  # NumPy no longer takes an array for a number
+
+    prior = Prior(
         {
             "mu": dists.Normal(0, 2),
             "rho": dists.Uniform(-1, 1),
