@@ -125,4 +125,7 @@ U_UPDATES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind
 """The names of all updates of u, in the order of the table."""
 
 AUTO = "auto"
-"""The update that an estimator brings along for its own u, if it does, and "slice" if not."""
+"""The update that an estimator brings along for its own u, or else the one that suits it.
+
+That is "slice" as a rule, and "independence" where an estimator knows that its noise is low.
+"""

@@ -39,12 +39,17 @@ class Randomness:
         The name it has in the model.
     shape : tuple of int
         Its shape in the graph; ``None`` for a length that is not fixed.
+    update : str
+        The name of the update that suits its estimator.
     """
 
-    def __init__(self, name: str, shape: tuple[int | None, ...], kind_name: str) -> None:
+    def __init__(
+        self, name: str, shape: tuple[int | None, ...], kind_name: str, update: str = "slice"
+    ) -> None:
         self.name = name
         self.shape = shape
         self.kind_name = kind_name
+        self.update = update
 
     @property
     def kind(self) -> Kind:
@@ -106,7 +111,7 @@ def StandardNormal(
     >>> u.type.shape, v.type.shape
     ((8, 3), (3,))
     """
-    return _declare_array("normal", name, shape, dims, model)
+    return declare_array("normal", name, shape, dims, model)
 
 
 def StandardUniform(
@@ -145,7 +150,7 @@ def StandardUniform(
     >>> u.type.shape
     (4,)
     """
-    return _declare_array("uniform", name, shape, dims, model)
+    return declare_array("uniform", name, shape, dims, model)
 
 
 def Stream(
@@ -224,16 +229,18 @@ def Seed(name: str, *, model: pm.Model | None = None) -> TensorSharedVariable:
     return _declare("seed", name, (1,), None, pm.modelcontext(model))
 
 
-def _declare_array(
+def declare_array(
     kind: str,
     name: str,
     shape: int | Sequence[int] | None,
     dims: str | Sequence[str] | None,
     model: pm.Model | None,
+    update: str = "slice",
 ) -> TensorSharedVariable:
+    """Declare randomness of fixed shape, of some kind, with the update that suits it."""
     model = pm.modelcontext(model)
     dims = (dims,) if isinstance(dims, str) else dims
-    return _declare(kind, name, _resolve_shape(name, shape, dims, model), dims, model)
+    return _declare(kind, name, _resolve_shape(name, shape, dims, model), dims, model, update)
 
 
 def _declare(
@@ -242,8 +249,9 @@ def _declare(
     shape: tuple[int | None, ...],
     dims: Sequence[str] | None,
     model: pm.Model,
+    update: str = "slice",
 ) -> TensorSharedVariable:
-    randomness = Randomness(model.name_for(name), shape, kind)
+    randomness = Randomness(model.name_for(name), shape, kind, update)
     if randomness.name.startswith(":"):
         raise ModelError(
             "The name of randomness must not begin with a colon, as names of inputs that hold "

@@ -157,10 +157,11 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         """Make the update of all randomness that this step moves, one u after the other."""
         updates = []
         for variable in self.moved:
-            kind, along_u = variable.tag.apm_randomness.kind, density(variable.name)
+            randomness, along_u = variable.tag.apm_randomness, density(variable.name)
+            kind = randomness.kind
             place = self.target.places[variable.name]
             factors = self.target.factors.get(variable.name)
-            u_update = "slice" if self.u_update == AUTO else self.u_update
+            u_update = randomness.update if self.u_update == AUTO else self.u_update
             if self.brings_update(variable):
                 update = refreshing_u(self.target.refreshing(variable.name), along_u, place)
             elif self.factorwise and factors and u_update in kind.updates_of_factors:

@@ -38,7 +38,8 @@ class APMMetropolis(WalksRandomly, APMStep):
         How to update u: by slice sampling (elliptical for Gaussian u, reflective for uniform u), by
         Metropolis independence, or not at all, which leaves it to another step. ``"auto"`` is the
         update that an estimator brings along for its own u, if it does, as particle filters do,
-        and ``"slice"`` otherwise.
+        ``"independence"`` where it knows that its noise is low, as that of a pool of points is, and
+        ``"slice"`` otherwise.
     scaling : float, optional
         A fixed scale of the proposal, on the scale that PyMC samples on (it multiplies the standard
         deviations of ``covariance``). ``None`` means that it is learnt while tuning.

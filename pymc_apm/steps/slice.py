@@ -9,6 +9,7 @@ import pymc as pm
 from numpy.typing import ArrayLike, NDArray
 from pymc.step_methods.compound import Competence
 from pymc.vartypes import continuous_types
+from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_apm.adaptive.ellipse import update_by_ellipse
 from pymc_apm.adaptive.slice import (
@@ -26,6 +27,7 @@ from pymc_apm.density.target import THETA
 from pymc_apm.deprecated import once_positional
 from pymc_apm.errors import ModelError
 from pymc_apm.kernels import UNLIMITED
+from pymc_apm.kinds import AUTO
 from pymc_apm.potential import feeds_potential
 from pymc_apm.steps.base import APMStep, Densities
 from pymc_apm.steps.choose import continuous_or_all
@@ -53,7 +55,8 @@ class APMSlice(APMStep):
         How to update u: by slice sampling (elliptical for Gaussian u, reflective for uniform u), by
         Metropolis independence, or not at all, which leaves it to another step. ``"auto"`` is the
         update that an estimator brings along for its own u, if it does, as particle filters do,
-        and ``"slice"`` otherwise.
+        ``"independence"`` where it knows that its noise is low, as that of a pool of points is, and
+        ``"slice"`` otherwise.
     width : float or array, optional
         Width of the initial bracket, for all or for each of the parameters, on the scale that PyMC
         samples on. ``None`` means that it is learnt while tuning and frozen after.
@@ -184,15 +187,18 @@ class APMSlice(APMStep):
         lines = "ellipses" if self.directions == "ellipse" else "random lines"
         number = self.options.theta_updates
         often = f", {number} times for each update of u" if number > 1 else ""
-        factors = [
-            f"{u.name} as its estimator does it"
-            if self.brings_update(u)
-            else f"{u.name} in {self.target.factors[u.name].n_factors} factors"
-            if self.factorwise and u.name in self.target.factors
-            else f"{u.name} as one"
-            for u in self.moved
-        ]
+        factors = [self._choice_for(u) for u in self.moved]
         return "; ".join([*factors, f"parameters along {lines}{often}"])
+
+    def _choice_for(self, u: SharedVariable) -> str:
+        """Put into words how one u is updated."""
+        if self.brings_update(u):
+            return f"{u.name} as its estimator does it"
+        suits = self.u_update == AUTO and u.tag.apm_randomness.update == "independence"
+        afresh = " drawn afresh" if suits else ""
+        if self.factorwise and u.name in self.target.factors:
+            return f"{u.name}{afresh} in {self.target.factors[u.name].n_factors} factors"
+        return f"{u.name}{afresh} as one"
 
     def build(self, density: Densities) -> Transition:
         """Update u, then theta along lines or ellipses."""

@@ -166,8 +166,25 @@ def test_noise_is_put_into_words(caplog: pytest.LogCaptureFixture) -> None:
     assert "reaches less than two points" in caplog.text
 
 
-def test_points_are_chosen_by_the_noise() -> None:
-    assert build("plain", reference=REFERENCE)["y"].tag.apm_states.n_points == 16
+def test_points_are_chosen_by_the_noise_and_so_is_the_update_of_u(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    low = build("plain", reference=REFERENCE)
+    assert low["y"].tag.apm_states.n_points == 16
+    with clone_model(low), caplog.at_level(logging.INFO, logger="pymc.apm"):
+        apm.APMSlice(compile=False)
+    with build("plain", points=2, reference=REFERENCE), caplog.at_level(logging.INFO):
+        apm.APMSlice(compile=False)
+    told = [text for text in caplog.messages if text.startswith("APMSlice: ")]
+    assert "y_u drawn afresh as one" in told[0] and "y_u as one" in told[1]
+
+
+def test_u_that_is_drawn_afresh_is_accepted_as_a_whole() -> None:
+    with build("plain", reference=REFERENCE):
+        options = {"tune": 20, "chains": 1, "progressbar": False, "random_seed": 1}
+        own = pm.sample(30, **options)
+        said = pm.sample(30, step=apm.APMSlice(u_update="independence"), **options)
+    np.testing.assert_array_equal(own.posterior["a"].values, said.posterior["a"].values)
 
 
 def test_a_lattice_is_even() -> None:

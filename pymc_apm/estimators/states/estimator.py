@@ -11,7 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.states.specification import Specification, parse
 from pymc_apm.potential import Potential
-from pymc_apm.randomness import StandardUniform
+from pymc_apm.randomness import declare_array
 from pymc_apm.validation import one_of, positive_integer, positive_number
 
 __all__ = ["state_space"]
@@ -250,7 +250,7 @@ def _pool(
 ) -> TensorVariable:
     # These import Numba, which takes long.
     from pymc_apm.estimators.states.afterwards import States
-    from pymc_apm.estimators.states.pilot import default_width, find_guide
+    from pymc_apm.estimators.states.pilot import LOW_NOISE, default_width, find_guide
     from pymc_apm.estimators.states.pool import check_suits, make_pool
 
     label, rows = specification.label, specification.rows
@@ -270,13 +270,12 @@ def _pool(
     rng = np.random.default_rng(0 if random_seed is None else random_seed)
     pilot = find_guide(specification, width, points, reference, rng)
     name, model, n_dims = specification.name, specification.model, specification.n_dims
+    shape: tuple[int, ...] = (len(rows), n_dims)
     if rows.is_panel:
         shape = (rows.n_series, int(rows.lengths.max()), n_dims)
-        u = StandardUniform(f"{name}_u", shape=shape, model=model)
-        of_rows = u[rows.series, rows.t]
-    else:
-        u = StandardUniform(f"{name}_u", shape=(len(rows), n_dims), model=model)
-        of_rows = u
+    update = "independence" if pilot.noise < LOW_NOISE else "slice"
+    u = declare_array("uniform", f"{name}_u", shape, None, model, update)
+    of_rows = u[rows.series, rows.t] if rows.is_panel else u
     pool = make_pool(specification, pilot.guide, of_rows, pilot.n_points)
     estimate = pool.estimates if rows.is_panel else pool.estimates[0]
     term = Potential(name, estimate, factors=0 if rows.is_panel else None, model=model)
