@@ -8,7 +8,7 @@ WORKERS ?= 2
 
 BIN := $(VENV)/bin
 # A file is run by one worker, so that what its tests share is made once.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 20
 PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 .DEFAULT_GOAL := help
