@@ -8,11 +8,11 @@ that does not converge makes other ranks.
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-from scipy import stats
 
 from pymc_apm.diagnostics.compare import summary
 from pymc_apm.diagnostics.points import Point, prior_points
@@ -282,7 +282,7 @@ def _judged(found: list[_Ranks], truths: list[Point], n_ranked: int) -> Calibrat
             rows[label] = _tested(values[at]) | {"ess": float(np.nanmin(ess[name][at]))}
     table = pandas.DataFrame.from_dict(rows, orient="index")
     each = FALSE_ALARM / (3 * len(rows))
-    limit = float(stats.norm.isf(0.5 * each))
+    limit = -NormalDist().inv_cdf(0.5 * each)
     wrong = table[
         (table["z_mean"].abs() > limit)
         | (table["z_spread"].abs() > limit)
@@ -321,6 +321,8 @@ def _as_dataset(ranks: dict[str, FloatArray]) -> Any:
 
 def _tested(ranks: FloatArray) -> dict[str, float]:
     """Test whether ranks are uniform: by their mean, their spread and all that there is."""
+    from scipy import stats  # which takes long to import
+
     n = len(ranks)
     return {
         "mean": float(ranks.mean()),

@@ -9,11 +9,11 @@ that leaves out a part of the space, shows against an exact value alone.
 import math
 import time
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-from scipy import stats
 
 from pymc_apm.diagnostics.means import Groups, LogMean, log_mean, studentised
 from pymc_apm.diagnostics.points import Point, choose_points, pilot_points
@@ -224,7 +224,7 @@ def check_unbiased(
         for size, model in models.items()
     }
     rows = _compared({size: one.means for size, one in found.items()}, exact_values, up_to_constant)
-    limit = float(stats.norm.isf(0.5 * FALSE_ALARM / len(rows)))
+    limit = -NormalDist().inv_cdf(0.5 * FALSE_ALARM / len(rows))
     seen = [row for row in rows if row["is_known"] and abs(row["z"]) > limit]
     forgetful = [size for size, one in found.items() if not one.is_repeatable]
     notes = [

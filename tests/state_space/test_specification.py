@@ -92,14 +92,14 @@ def test_density_of_a_transition_with_all_arguments() -> None:
     ],
 )
 def test_errors_name_what_is_wrong(changes: Any, message: str) -> None:
-    options = given(**changes)
+    options = given(**({"method": "pool"} | changes))
     with pm.Model(), pytest.raises(ModelError, match=message):
         apm.estimators.state_space("y", options.pop("data"), **options)
 
 
 def test_a_start_that_is_a_parameter() -> None:
     with pm.Model(), pytest.raises(ModelError, match="is a function of start"):
-        options = given(initial=2 * pm.Normal("start"))
+        options = given(initial=2 * pm.Normal("start"), method="pool")
         apm.estimators.state_space("y", options.pop("data"), **options)
 
 

@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-from scipy.special import gammainc
-
 from pymc_apm.errors import EstimatorError, ModelError
 from pymc_apm.validation import one_of, positive_integer, positive_number
 
@@ -59,6 +57,8 @@ def geometric(mean: float) -> Callable[[int], float]:
 
 def poisson(mean: float) -> Callable[[int], float]:
     """Return the survival function of a Poisson number."""
+    from scipy.special import gammainc  # which takes long to import
+
     return lambda k: float(gammainc(k, mean)) if k > 0 else 1.0
 
 
