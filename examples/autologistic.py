@@ -46,7 +46,7 @@ from common import (
     parser,
     print_table,
     sample,
-    write_json,
+    save,
 )
 from numpy.typing import NDArray
 from scipy import stats
@@ -471,7 +471,7 @@ def main() -> None:
     if len(records) > 1:
         print(textwrap.fill(lesson_of_methods(records, arguments.anneal), 100))
     draw_figure(city, runs, best, plain, exact, arguments.figure)
-    write_json(arguments.json, records)
+    save(arguments, records)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from common import (
     parser,
     print_table,
     sample,
-    write_json,
+    save,
 )
 from numpy.typing import NDArray
 from scipy import stats
@@ -286,7 +286,7 @@ def main() -> None:
     if example.exact:
         columns.append(("worst_error_in_mcse", "worst error/MCSE", ".1f"))
     print_table(records, columns)
-    write_json(arguments.json, records)
+    save(arguments, records)
 
 
 if __name__ == "__main__":

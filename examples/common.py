@@ -3,8 +3,11 @@
 import argparse
 import json
 import logging
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +40,9 @@ def parser(description: str, *, draws: int, tune: int, chains: int) -> argparse.
     options.add_argument("--chains", type=int, default=chains)
     options.add_argument("--seed", type=int, default=20160509)
     options.add_argument("--full", action="store_true", help="run at the paper's full length")
-    options.add_argument("--json", type=Path, help="write one record per method to this file")
+    options.add_argument(
+        "--save", type=Path, help="write one record per method, and what made them, to this file"
+    )
     return options
 
 
@@ -114,8 +119,42 @@ def print_table(records: Sequence[Record], columns: Sequence[tuple[str, str, str
     print()
 
 
-def write_json(path: Path | None, records: Sequence[Record]) -> None:
-    """Write the records to a file, if one was asked for."""
-    if path is not None:
-        path.write_text(json.dumps(list(records), indent=2) + "\n")
+def save(arguments: argparse.Namespace, records: Sequence[Record], *, add: bool = False) -> None:
+    """Write records to the file that was asked for, with all that it takes to make them again.
+
+    Pages of the documentation take the numbers of their tables from such files, in docs/results.
+
+    Parameters
+    ----------
+    arguments : Namespace
+        With the path as ``save``; None writes nothing.
+    records : sequence of dict
+    add : bool, optional
+        Add to what is in the file.
+    """
+    path: Path | None = arguments.save
+    if path is None:
+        return
+    script = Path(sys.argv[0]).name
+    made_by = {
+        "command": shlex.join(["python", f"examples/{script}", *sys.argv[1:]]),
+        "settings": {
+            key: str(value) if isinstance(value, Path) else value
+            for key, value in vars(arguments).items()
+        },
+        "versions": {name: version(name) for name in ("pymc", "pytensor", "arviz", "numpy")},
+    }
+    content = read_saved(path) if add else {"made_by": [], "records": []}
+    if made_by not in content["made_by"]:
+        content["made_by"].append(made_by)
+    content["records"] += records
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    if not add:
         print(f"wrote {path}")
+
+
+def read_saved(path: Path) -> dict[str, Any]:
+    """Return what ``save`` wrote to a file; nothing if there is no such file."""
+    if not path.exists():
+        return {"made_by": [], "records": []}
+    return dict(json.loads(path.read_text()))

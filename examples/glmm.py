@@ -56,7 +56,7 @@ from common import (
     parser,
     print_table,
     sample,
-    write_json,
+    save,
 )
 from numpy.typing import NDArray
 from scipy import stats
@@ -538,7 +538,7 @@ def main() -> None:
     print(textwrap.fill(lesson_of_data(theta_of(runs[0])), 100))
     print(textwrap.fill(lesson_of_methods(records), 100))
     draw_figure(trial, runs, records, arguments.figure)
-    write_json(arguments.json, records)
+    save(arguments, records)
 
 
 if __name__ == "__main__":

@@ -280,7 +280,7 @@ def main() -> None:
         probabilities,
         held_out,
     )
-    common.write_json(arguments.json, records)
+    common.save(arguments, records)
 
 
 if __name__ == "__main__":

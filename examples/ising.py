@@ -30,8 +30,8 @@ from common import (
     parser,
     print_table,
     sample,
+    save,
     statistic,
-    write_json,
 )
 from ising_posterior import LARGEST_COUPLING, Posterior, exact_posterior
 from numpy.typing import ArrayLike, NDArray
@@ -431,7 +431,7 @@ def main() -> None:
     print_notes(records)
     print_lessons(records)
     draw_figure(results, arguments.anneal, arguments.figure)
-    write_json(arguments.json, records)
+    save(arguments, records)
 
 
 if __name__ == "__main__":

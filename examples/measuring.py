@@ -7,7 +7,6 @@ step of NUTS, which takes a gradient too, counts as one. A run is as good as its
 
 import argparse
 import gc
-import json
 import logging
 import os
 import re
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-from common import Record, ess
+from common import Record, ess, read_saved, save
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -200,7 +199,7 @@ def measure(
                 continue
             record, idata = run(model, steps[method], length, seed, quantities)
             record = {**labels, "method": method, **record, **more(idata)}
-            append(options.save, [record])
+            save(options, [record], add=True)
             records.append(record)
             print(
                 f"{model_in_words}, {method}, seed {seed}: {record['draws']} draws in "
@@ -275,15 +274,9 @@ def how_it_ran(step: Any, messages: Sequence[str]) -> str:
 # Records of many runs
 
 
-def append(path: Path | None, records: Sequence[Record]) -> None:
-    """Add records to those in a file, if one was asked for."""
-    if path is not None:
-        path.write_text(json.dumps(read(path) + list(records), indent=1) + "\n")
-
-
 def read(path: Path) -> list[Record]:
     """Read the records of a file; none if there is no such file."""
-    return list(json.loads(path.read_text())) if path.exists() else []
+    return list(read_saved(path)["records"])
 
 
 def grouped(records: Iterable[Record], key: str) -> dict[Any, list[Record]]:

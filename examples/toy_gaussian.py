@@ -27,7 +27,7 @@ from common import (
     parser,
     print_table,
     sample,
-    write_json,
+    save,
 )
 from numpy.typing import NDArray
 
@@ -47,6 +47,7 @@ AS_ONE = {"factorwise": False}  # as in the paper: the estimate has a factor for
 METHODS: dict[str, Callable[[], Any]] = {
     "PM MH": lambda: apm.PseudoMarginalMH(scaling=STEP_SIZE),
     "correlated PM": lambda: apm.PseudoMarginalMH(scaling=STEP_SIZE, correlation=0.9),
+    "correlated PM 0.99": lambda: apm.PseudoMarginalMH(scaling=STEP_SIZE, correlation=0.99),
     "correlated PM auto": lambda: apm.PseudoMarginalMH(scaling=STEP_SIZE, correlation="auto"),
     "block PM": lambda: apm.PseudoMarginalMH(scaling=STEP_SIZE, blocks=DIM),
     "MI+MH": lambda: apm.APMMetropolis(u_update="independence", scaling=STEP_SIZE, **AS_ONE),
@@ -255,15 +256,15 @@ def main() -> None:
     if NAIVE in chosen:
         records.append(naive_record(20_000 if arguments.full else 1_000, arguments.seed))
 
+    keys = ("expected_evals", "expected_theta", "expected_u", "expected_iact")
+    for record in records:
+        record |= dict(zip(keys, EXPECTED.get(record["method"], ()), strict=False))
     print_table(records, COLUMNS)
     if arguments.full:
-        keys = ("expected_evals", "expected_theta", "expected_u", "expected_iact")
-        for record in records:
-            record |= dict(zip(keys, EXPECTED.get(record["method"], ()), strict=False))
         print_table([r for r in records if "expected_evals" in r], FULL_COLUMNS)
     if runs:
         draw_figure(runs, sampled, arguments.figure)
-    write_json(arguments.json, records)
+    save(arguments, records)
 
 
 if __name__ == "__main__":

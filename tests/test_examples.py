@@ -20,7 +20,7 @@ SCRIPTS = {
     ],
     "glmm.py": ["--draws", "300", "--tune", "300", "--methods", "SS+SS,PM MH,SS+NUTS"],
 }
-"""Each with options that make it short; ``--json`` and, where there is one, a figure are added."""
+"""Each with options that make it short; ``--save`` and, where there is one, a figure are added."""
 
 TABLES = {
     "defaults.py": ["--only", "toy Gaussian,README", "--methods", "default,ellipse,SS+SS of old"],
@@ -33,11 +33,13 @@ TABLES = {
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_an_example_runs(script, tmp_path):
     records = tmp_path / "records.json"
-    command = [sys.executable, str(EXAMPLES / script), *SCRIPTS[script], "--json", str(records)]
+    command = [sys.executable, str(EXAMPLES / script), *SCRIPTS[script], "--save", str(records)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     methods = SCRIPTS[script][SCRIPTS[script].index("--methods") + 1].split(",")
-    assert {record["method"] for record in json.loads(records.read_text())} >= set(methods)
+    assert {record["method"] for record in json.loads(records.read_text())["records"]} >= set(
+        methods
+    )
     figures = list(tmp_path.glob("*.png"))
     assert len(figures) == ("figure" in (EXAMPLES / script).read_text())
 
@@ -54,7 +56,7 @@ def test_a_table_is_measured_and_printed_again(script, tmp_path):
     quick = [*TABLES[script], "--quick", "--save", "saved.json"]
     first = run(*quick, "--seeds", "1")
     run(*quick, "--seeds", "2,3")
-    records = json.loads((tmp_path / "saved.json").read_text())
+    records = json.loads((tmp_path / "saved.json").read_text())["records"]
     assert sorted({record["seed"] for record in records}) == [1, 2, 3]
     assert all(record["draws"] == 20 and record["evals"] >= 20 for record in records)
     assert all(0.0 < record["seconds"] < 60.0 for record in records)
