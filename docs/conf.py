@@ -2,10 +2,14 @@
 
 import inspect
 import os
+import re
 import shutil
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
+
+from docutils import nodes
+from docutils.utils.math import latex2mathml
 
 HERE = Path(__file__).parent
 
@@ -48,7 +52,7 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
 
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "amsmath"]
 myst_heading_anchors = 3
 
 autodoc_typehints = "none"  # the docstrings say it in words
@@ -62,6 +66,7 @@ python_use_unqualified_type_names = True
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+html_math_renderer = "mathml"  # see below: nothing is fetched to show a page either
 html_theme = "pymc_sphinx_theme"
 html_title = "pymc_apm"
 html_static_path = ["_static"]
@@ -92,6 +97,40 @@ def own_signature(app: Any, what: str, name: str, obj: Any, *_: Any) -> tuple[st
     return str(inspect.Signature(bare)), ""
 
 
+def inline_math(translator: Any, node: nodes.math) -> None:
+    """Write a formula within a sentence as MathML, which browsers know without scripts."""
+    translator.body.append(latex2mathml.tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def displayed_math(translator: Any, node: nodes.math_block) -> None:
+    """Write a formula on a line of its own."""
+    formula = latex2mathml.tex2mathml(node.astext(), as_block=True)
+    translator.body.append(f'<div class="math">{formula}</div>')
+    raise nodes.SkipNode
+
+
+def add_thumbnails(app: Any, exception: Exception | None) -> None:
+    """Put the first figure of each notebook before the link to it in a gallery."""
+    if exception is not None or app.builder.name != "html":
+        return
+    folder = Path(app.outdir)
+
+    def with_figure(match: re.Match[str]) -> str:
+        notebook = (folder / match["notebook"]).read_text(encoding="utf-8")
+        figure = re.search(r'<img alt="[^"]*" src="\.\./(_images/[^"]+)"', notebook)
+        image = f'<img alt="" src="{figure[1]}"/>' if figure else ""
+        return match["start"] + image + match[0].removeprefix(match["start"])
+
+    for name in ("index.html", "gallery.html"):
+        page = folder / name
+        begin, mark, end = page.read_text(encoding="utf-8").partition('<div class="gallery')
+        link = r'(?P<start><li><p><a [^>]*href="(?P<notebook>notebooks/[^"]+)"[^>]*>)'
+        page.write_text(begin + mark + re.sub(link, with_figure, end), encoding="utf-8")
+
+
 def setup(app: Any) -> None:
     """Register what this file defines."""
+    app.add_html_math_renderer("mathml", (inline_math, None), (displayed_math, None))
+    app.connect("build-finished", add_thumbnails)
     app.connect("autodoc-process-signature", own_signature)
