@@ -127,6 +127,21 @@ def beside(runs: dict[str, Any], n_estimates: int) -> Any:
     return axes
 
 
+LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def as_text(runs: dict[str, Any], n_estimates: int = 2500, width: int = 70) -> str:
+    """Draw the same traces in characters, which a README shows wherever it is read."""
+    lines = []
+    for method in ("PM MH", "SS+SS"):
+        theta = runs[method]["posterior"]["theta"].values[0, :, 0]
+        cost = np.cumsum(runs[method]["sample_stats"]["n_evals"].values[0])
+        at = np.searchsorted(cost, np.linspace(cost[0], n_estimates, width))
+        heights = np.digitize(theta[at], np.linspace(-2.0, 2.0, len(LEVELS) - 1))
+        lines.append(f"{method}  {''.join(LEVELS[height] for height in heights)}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Draw all figures."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -140,6 +155,7 @@ def main() -> None:
 
     runs = {method: sample(method, draws) for method in METHODS}
     save(beside(runs, n_estimates=5000), folder, "readme")
+    print(as_text(runs))
     first = {"dimension": [1]}
     save(apm.plot_trace_sticking(runs["PM MH"], coords=first), folder, "trace_sticking_pm_mh")
     save(apm.plot_trace_sticking(runs["SS+SS"], coords=first), folder, "trace_sticking_ss_ss")

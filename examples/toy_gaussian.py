@@ -173,7 +173,7 @@ def record_of(run: Run) -> Record:
 
 def draw_figure(runs: list[Run], records: list[Record], path: Path) -> None:
     """Draw traces of theta_1 beside autocorrelations against the number of evaluations."""
-    colours = dict(zip(METHODS, plt.get_cmap("tab10").colors, strict=False))
+    colours = dict(zip(METHODS, plt.get_cmap("tab20").colors, strict=False))
     figure = plt.figure(figsize=(13, 1.15 * max(len(runs), 4) + 0.6), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1.15, 1))
     axes = left.subplots(len(runs), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -262,9 +262,9 @@ def main() -> None:
     print_table(records, COLUMNS)
     if arguments.full:
         print_table([r for r in records if "expected_evals" in r], FULL_COLUMNS)
+    save(arguments, records)
     if runs:
         draw_figure(runs, sampled, arguments.figure)
-    save(arguments, records)
 
 
 if __name__ == "__main__":
