@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PRECIOUS: $(VENV)/.installed-%
-.PHONY: help venv demo test test-slow test-compiled lint docs notebooks benchmark clean
+.PHONY: help venv demo test test-slow test-compiled test-newest lint docs notebooks benchmark clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s  %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,15 @@ test-slow: $(VENV)/.installed-test  ## run the slow statistical tests
 test-compiled: $(VENV)/.installed-test  ## run whole runs with compiled steps
 	PYMC_APM_COMPILE=1 $(PYTEST) -m "slow or not slow" $(COMPILED_TESTS)
 
+# What hooks into PyMC. Not in .ci/run: that somebody else has released something is no failure of a change.
+NEWEST_TESTS := $(addprefix tests/test_,hooks.py claims.py interoperation.py copies.py potential.py)
+
+test-newest:  ## try the newest PyMC that can be installed, in .venv-newest, supported or not
+	$(MAKE) --no-print-directory VENV=.venv-newest .venv-newest/.installed-test
+	.venv-newest/bin/python -m pip install -q --disable-pip-version-check --pre --upgrade --upgrade-strategy eager pymc
+	.venv-newest/bin/python -c "import pymc; print('PyMC', pymc.__version__)"
+	.venv-newest/bin/python -m pytest -n $(WORKERS) $(NEWEST_TESTS)
+
 lint: $(VENV)/.installed-dev  ## run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -54,7 +63,7 @@ benchmark: $(VENV)/.installed-examples  ## time the samplers against PyMC's own
 	$(BIN)/python examples/benchmark.py
 
 clean:  ## delete the virtual environments, caches and build products
-	@for venv in $(VENV) .venv-pymc5 .venv-pymc6; do \
+	@for venv in $(VENV) .venv-pymc5 .venv-pymc6 .venv-newest; do \
 		if [ -e "$$venv/.made-by-make" ]; then rm -rf "$$venv"; fi; \
 	done
 	rm -rf build dist docs/_build docs/notebooks .mypy_cache .pytest_cache .ruff_cache
