@@ -15,6 +15,7 @@ from pymc_apm._compat import compile_function, dataset_of
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.reference import FAST
 from pymc_apm.estimators.states.bootstrap import Sampler, as_matrix
+from pymc_apm.estimators.states.dates import go_on
 from pymc_apm.estimators.states.draw_op import draw_from
 from pymc_apm.estimators.states.guide import Guide
 from pymc_apm.estimators.states.parts import Part
@@ -500,13 +501,12 @@ def _times_ahead(label: str, last: Floats, dt: Floats, periods: Any, times: Any)
 
 
 def _coords_ahead(how: States, dim: str, ahead: Floats, times: Any) -> dict[str, Any]:
-    """Go on with the coordinates of the rows if they are regular; else the times."""
+    """Go on with the coordinates of the rows if it is plain how; else the times."""
     rows, known = how.specification.rows, how.specification.model.root.coords.get(dim)
-    if times is None and known is not None and len(known) > 1 and not rows.is_panel:
-        labels = np.asarray(known)
-        steps = np.diff(labels) if labels.dtype.kind in "iufM" else np.array([0, 1])
-        if (steps == steps[0]).all():
-            return {dim: labels[-1] + steps[0] * np.arange(1, ahead.shape[1] + 1)}
+    if times is None and known is not None and not rows.is_panel:
+        labels = go_on(np.asarray(known), ahead.shape[1])
+        if labels is not None:
+            return {dim: labels}
     if rows.is_panel and times is None:
         return {dim: np.arange(1, ahead.shape[1] + 1)}
     return {dim: ahead[0]}
