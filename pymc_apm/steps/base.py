@@ -131,7 +131,8 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         recipe = Recipe(
             self.build, self.options, self.start, self.freeze, self.statistics, self.thin
         )
-        compiling = Compiling(compile, name, self.obstacle_to_compilation(compile == "auto"))
+        obstacle = self.obstacle_to_compilation(compile == "auto")
+        compiling = Compiling(compile, name, obstacle, self.target.has_compiled_ops)
         self.chain = Chain(self.target, self.moved, recipe, compiling)
         self.chain.rng = self._rng
         if compiling.is_wanted:
