@@ -23,13 +23,16 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
-from pytensor.tensor.random.basic import MvNormalRV
+from pytensor.tensor.random.basic import BetaBinomialRV, BinomialRV, MultinomialRV, MvNormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import ModelError
+
+OF_INTEGERS = (BinomialRV, BetaBinomialRV, MultinomialRV)
+"""Draws whose first parameter NumPy wants as an integer; states that are counts are floats."""
 
 LOG_2_PI = float(np.log(2.0 * np.pi))
 
@@ -201,6 +204,8 @@ class Part(NamedTuple):
                 and (not isinstance(node.op, RandomVariable) or place >= 2)
             )
             inputs = list(node.inputs)
+            if isinstance(node.op, OF_INTEGERS):
+                inputs[first] = pt.round(inputs[first]).astype("int64")
             inputs[first] = inputs[first] + batch.astype(inputs[first].type.dtype)
             place = node.outputs.index(draw)
             replacements[draw] = node.op.make_node(*inputs).outputs[place]
