@@ -27,7 +27,7 @@ from tests.state_space.particle_models import (
 from tests.state_space.truth import kalman
 
 A, S = 0.7, 0.6
-N = 500
+N = 300
 Z = 4.5
 """Some 100 checks, with a false alarm rate of 7e-6 each."""
 
@@ -123,10 +123,10 @@ def test_forecast(model: pm.Model) -> None:
 
 def test_that_weights_matter_is_noticed(monkeypatch: Any) -> None:
     """Filtered states are drawn as if particles had none."""
-    from pymc_apm.estimators.states import particle_op
+    from pymc_apm.estimators.states import particle_draws
 
     monkeypatch.setattr(
-        particle_op, "draw_index", lambda logs, v: min(int(v * logs.size), logs.size - 1)
+        particle_draws, "draw_index", lambda logs, v: min(int(v * logs.size), logs.size - 1)
     )
     with interpreted():
         model = autoregression()
@@ -164,7 +164,7 @@ def test_categories_are_those_of_the_forward_backward_algorithm() -> None:
 
 @pytest.mark.slow
 def test_an_epidemic_with_substeps_is_that_of_the_forward_algorithm() -> None:
-    idata, model = run(4000, beta=1.3), sir(points=60)
+    idata, model = run(2000, beta=1.3), sir(points=60)
     states = apm.sample_states(idata, "cases", random_seed=8, model=model)
     ahead = apm.forecast(idata, "cases", periods=2, random_seed=9, model=model)
     scores = apm.predict(idata, "cases", random_seed=10, model=model)["log_score"].values

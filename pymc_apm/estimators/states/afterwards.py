@@ -5,7 +5,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import NDArray
 from pytensor.graph.replace import clone_replace

@@ -19,15 +19,9 @@ from pytensor.graph.op import Op
 
 from pymc_apm._compat import compile_function, numba_function, numba_graph, with_gradient
 from pymc_apm.errors import CompileError, see
-from pymc_apm.estimators.states.conditional import (
-    Inverse,
-    ancestral_path,
-    draw_index,
-    effective_number,
-    make_draw_path,
-    make_refresh,
-)
-from pymc_apm.estimators.states.filter import Filtered, ParticleModel, make_filter, weigh
+from pymc_apm.estimators.states.conditional import Inverse, make_refresh
+from pymc_apm.estimators.states.filter import Filtered, ParticleModel, make_filter
+from pymc_apm.estimators.states.particle_draws import make_draw
 from pymc_apm.estimators.states.particle_graphs import Graphs
 from pymc_apm.estimators.states.sorting import (
     first_coordinate,
@@ -50,13 +44,13 @@ class Engine(NamedTuple):
     run, refresh : callable
         As those of :func:`~pymc_apm.estimators.states.filter.make_filter` and
         :func:`~pymc_apm.estimators.states.conditional.make_refresh`.
-    draw_path : callable
-        As that of :func:`~pymc_apm.estimators.states.conditional.make_draw_path`.
+    draw : callable
+        As that of :func:`~pymc_apm.estimators.states.particle_draws.make_draw`.
     """
 
     run: Callable[..., Any]
     refresh: Callable[..., Any] | None
-    draw_path: Callable[..., Any] | None
+    draw: Callable[..., Any]
 
 
 class Memo(NamedTuple):
@@ -218,43 +212,23 @@ class ParticleFilter(Op):
     def draw(
         self, rng: np.random.Generator, u: NDArray[np.float64], table: Any, *parameters: Any
     ) -> tuple[NDArray[np.float64], ...] | None:
-        """Draw states from the particles that u makes.
-
-        A path is drawn backwards if the transition has a density; else it is the ancestors of one
-        of the last particles. With u from the target of a chain either is an exact draw given the
-        parameters.
+        """Draw states from the particles that u makes; None if the estimate is zero.
 
         Returns
         -------
         tuple of ndarray, or None
-            With rows along the first axis: a path; states of each row by itself, given the data up
-            to it; the log density of the data of each row given those before; the effective
-            numbers of particles, by their weights, and of those that the path was chosen from. None
-            if the estimate is zero.
+            The parts of :class:`~pymc_apm.estimators.states.particle_draws.Drawn` but the last,
+            with the rows of all series along the first axis.
         """
         made, args = [], tuple(parameters)
         for own, rows in self._pieces(u, table):
             filtered = self.engine.run(own, rows, args, True)
-            _, states, log_weights, log_means, ancestors = filtered
             if not np.isfinite(filtered.log_estimate):
                 return None
-            if self.engine.draw_path is not None:
-                uniforms = rng.random(len(rows))
-                path, reached, is_there = self.engine.draw_path(
-                    states, log_weights, uniforms, rows, args
-                )
-            else:
-                path, reached, is_there = ancestral_path(
-                    states, log_weights, ancestors, rng.random()
-                )
-            if not is_there:
+            *parts, has_path = self.engine.draw(filtered, rng.random((len(rows), 2)), rows, args)
+            if not has_path:
                 return None
-            chosen = [draw_index(row, v) for row, v in zip(log_weights, rng.random(len(rows)))]
-            weights, means = zip(*map(weigh, log_weights), strict=True)
-            score = np.array(means)
-            score[1:] += log_means[:-1] - score[:-1]
-            effective = np.array([effective_number(row) for row in weights])
-            made.append((path, states[np.arange(len(rows)), :, chosen], score, effective, reached))
+            made.append(parts)
         return tuple(np.concatenate(column) for column in zip(*made, strict=True))
 
     def _pieces(self, u: Any, table: Any) -> list[tuple[Any, Any]]:
@@ -316,15 +290,14 @@ class ParticleFilter(Op):
             resets=self.options.resets,
         )
         run = jit(make_filter(model, jit))
-        refresh = draw_path = None
-        if "log_transition" in functions:
-            draw_path = jit(make_draw_path(functions["log_transition"]))
+        refresh = None
+        draw = jit(make_draw(functions.get("log_transition"), jit))
         if self.can_refresh:
             inverse = Inverse(
                 *[functions[name] for name in ("log_transition", "unstart", "unmove")]
             )
             refresh = jit(make_refresh(model, inverse, jit))
-        return Engine(run, refresh, draw_path)
+        return Engine(run, refresh, draw)
 
 
 def _in_python(

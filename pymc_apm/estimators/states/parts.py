@@ -132,6 +132,11 @@ class Part(NamedTuple):
             raise ModelError(self._no_density(error)) from error
         if any(is_draw(node) for node in toposort(list(made.values()))):
             raise ModelError(self._no_density("more draws go into it than come out"))
+        shapes = [v.type.shape for v in (*self.draws, *self.results.values())]
+        if not any(None in shape for shape in shapes):
+            sizes = [int(np.prod(shape)) for shape in shapes]
+            if sum(sizes[: len(self.draws)]) < sum(sizes[len(self.draws) :]):
+                raise ModelError(self._no_density("more numbers come out of it than are drawn"))
         return made
 
     def _no_density(self, reason: Any) -> str:
