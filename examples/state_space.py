@@ -156,7 +156,7 @@ def length() -> None:
         names = ("mu", "rho", "sigma")
         effective = min(float(az.ess(idata.posterior[name].values)) for name in names)
         evaluations = float(idata.sample_stats["n_evals"].sum())
-        noise = model["returns"].tag.apm_states.noise
+        noise = model["returns"].tag.apm_states.source.noise
         print(
             f"{n:6} rows: noise {noise:.5f}, {1000 * effective / evaluations:.0f} effective draws "
             "for 1000 estimates"
@@ -182,7 +182,7 @@ def dimensions() -> None:
                 observation=lambda x: pm.Normal.dist(x, 1.0),
                 points=64,
             )
-        print(f"{n_dims} dimensions, 64 points: noise {model['y'].tag.apm_states.noise:.4f}")
+        print(f"{n_dims} dimensions, 64 points: noise {model['y'].tag.apm_states.source.noise:.4f}")
 
 
 # What goes wrong where u is not a part of the chain

@@ -184,8 +184,8 @@ def state_space(
         series=series,
         model=model,
     )
+    _check_dims(specification, dims)
     of_pool = {
-        "dims": dims,
         "width": width,
         "reference": reference,
         "random_seed": random_seed,
@@ -205,7 +205,17 @@ def state_space(
         )
     if method == "pool":
         return _pool(specification, points, width, reference, random_seed, dims)
-    return _particles(specification, points, sort_by, substeps, accumulate)
+    return _particles(specification, points, sort_by, substeps, accumulate, dims)
+
+
+def _check_dims(specification: Specification, dims: str | None) -> None:
+    """Check that the dimension of the rows has their length, if the model knows it."""
+    length = None if dims is None else specification.model.dim_lengths.get(dims)
+    if length is not None and int(length.eval()) != len(specification.rows):
+        raise ModelError(
+            f"dims of {specification.label}, {dims!r}, has the length {int(length.eval())} in the "
+            f"model, but the data have {len(specification.rows)} rows."
+        )
 
 
 def _choose(
@@ -230,14 +240,21 @@ def _particles(
     sort_by: Callable[..., Any] | None,
     substeps: int,
     accumulate: str | Sequence[str] | None,
+    dims: str | None,
 ) -> TensorVariable:
+    from pymc_apm.estimators.states.afterwards import States
     from pymc_apm.estimators.states.particles import particle_estimate
+    from pymc_apm.estimators.states.sources import FilterSource
 
     log_estimate = particle_estimate(
         specification, points=points, sort_by=sort_by, substeps=substeps, accumulate=accumulate
     )
     factors = 0 if specification.rows.is_panel else None
-    return Potential(specification.name, log_estimate, factors=factors, model=specification.model)
+    term = Potential(specification.name, log_estimate, factors=factors, model=specification.model)
+    node = log_estimate.owner
+    u, *others = node.inputs
+    term.tag.apm_states = States(specification, FilterSource(node.op, u, others), dims)
+    return term
 
 
 def _pool(
@@ -252,15 +269,9 @@ def _pool(
     from pymc_apm.estimators.states.afterwards import States
     from pymc_apm.estimators.states.pilot import LOW_NOISE, default_width, find_guide
     from pymc_apm.estimators.states.pool import check_suits, make_pool
+    from pymc_apm.estimators.states.sources import PoolSource
 
     label, rows = specification.label, specification.rows
-    if dims is not None:
-        length = specification.model.dim_lengths.get(dims)
-        if length is not None and int(length.eval()) != len(rows):
-            raise ModelError(
-                f"dims of {label}, {dims!r}, has the length {int(length.eval())} in the model, but "
-                f"the data have {len(rows)} rows."
-            )
     if points is not None:
         points = positive_integer(f"points of {label}", points, 2)
     if width is None:
@@ -279,5 +290,6 @@ def _pool(
     pool = make_pool(specification, pilot.guide, of_rows, pilot.n_points)
     estimate = pool.estimates if rows.is_panel else pool.estimates[0]
     term = Potential(name, estimate, factors=0 if rows.is_panel else None, model=model)
-    term.tag.apm_states = States(specification, pilot.guide, pilot.n_points, pilot.noise, dims)
+    source = PoolSource(specification, pilot.guide, pilot.n_points, pilot.noise, u)
+    term.tag.apm_states = States(specification, source, dims)
     return term

@@ -94,8 +94,9 @@ def make_graphs(
 ) -> Graphs:
     """Make the functions of a particle filter.
 
-    Those of its inverse too, if each state is a draw whose distribution function is known, and
-    there are neither substeps nor states that are set to zero.
+    The density of the transition too, if there is one and there are neither substeps nor states
+    that are set to zero; and those of the inverse, if besides each state is a draw whose
+    distribution function is known.
     """
     maker = _Maker(specification, points, substeps)
     return maker.make(sort_by, substeps == 1 and not has_resets)
@@ -198,7 +199,7 @@ class _Maker:
         self.one, self.one_before = matrix("one", dim, 1), matrix("one_before", dim, 1)
         self.jitter = matrix("jitter", n_numbers, 1)
 
-    def make(self, sort_by: Callable[..., Any] | None, may_have_inverse: bool) -> Graphs:
+    def make(self, sort_by: Callable[..., Any] | None, may_have_density: bool) -> Graphs:
         """Make all graphs."""
         x, before, row = self.x, self.before, self.row
         inputs = {
@@ -215,11 +216,12 @@ class _Maker:
         if sort_by is not None:
             inputs["keys"] = [x, row]
             outputs["keys"] = self._keys(sort_by)
-        if may_have_inverse and self._has_inverse():
+        if may_have_density and self._has_density():
             inputs["log_transition"] = [before, x, row]
+            outputs["log_transition"] = self._log_transition()
+        if "log_transition" in outputs and self._has_inverse():
             inputs["unstart"] = [self.one, self.jitter, row]
             inputs["unmove"] = [self.one_before, self.one, self.jitter, row]
-            outputs["log_transition"] = self._log_transition()
             outputs["unstart"] = self._numbers(specification.initial, self.starting, None)
             outputs["unmove"] = self._numbers(
                 specification.transition, self.moving, self.one_before
@@ -367,8 +369,12 @@ class _Maker:
                 return False
             if not all(map(has_score, draws)):
                 return False
+        return True
+
+    def _has_density(self) -> bool:
+        """Say whether PyMC can derive the density of the transition."""
         try:
-            specification.transition_density()
+            self.specification.transition_density()
         except ModelError:
             return False
         return True
