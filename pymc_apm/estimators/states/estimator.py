@@ -37,6 +37,7 @@ def state_space(
     sort_by: Callable[..., Any] | None = None,
     substeps: int = 1,
     accumulate: str | Sequence[str] | None = None,
+    record_states: bool = False,
     reference: Mapping[str, Any] | None = None,
     random_seed: int | None = None,
     model: pm.Model | None = None,
@@ -102,6 +103,10 @@ def state_space(
     accumulate : str or tuple of str, optional
         For particles: states that are set to zero after each row, so that they add up what happens
         between two rows.
+    record_states : bool
+        Whether steps of this package record with each draw, as the statistic ``name + "_states"``,
+        a path of the states from the points or particles that the chain's own ``u`` makes: an exact
+        draw of the states, which ``apm.sample_states`` then takes.
     reference : dict, optional
         Values of the parameters, by name, at which to find out where states are; by default the
         mode of an approximate posterior.
@@ -172,6 +177,7 @@ def state_space(
     model = pm.modelcontext(model)
     label = f"state_space({name!r})"
     one_of(f"method of {label}", method, "auto", "pool", "particles")
+    one_of(f"record_states of {label}", record_states, True, False)
     specification = parse(
         name,
         data,
@@ -204,8 +210,12 @@ def state_space(
             f"{', '.join(given)} of {label} has no meaning for method={method!r}: leave it out."
         )
     if method == "pool":
-        return _pool(specification, points, width, reference, random_seed, dims)
-    return _particles(specification, points, sort_by, substeps, accumulate, dims)
+        term = _pool(specification, points, width, reference, random_seed, dims)
+    else:
+        term = _particles(specification, points, sort_by, substeps, accumulate, dims)
+    if record_states:
+        term.tag.apm_states = term.tag.apm_states._replace(records=True)
+    return term
 
 
 def _check_dims(specification: Specification, dims: str | None) -> None:
