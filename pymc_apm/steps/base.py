@@ -127,7 +127,7 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
             paths = {recorder.name: recorder for recorder in self.recorders}
             shapes = {name: (np.float64, list(path.shape)) for name, path in paths.items()}
             self.stats_dtypes_shapes = self.stats_dtypes_shapes | shapes
-            dtypes = {name: path.dtype for name, path in paths.items()}
+            dtypes: dict[str, Any] = {name: path.dtype for name, path in paths.items()}
             self.stats_dtypes = [{**self.stats_dtypes[0], **dtypes}]
         self._rng = get_random_generator(rng)
 

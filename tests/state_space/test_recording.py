@@ -67,9 +67,12 @@ def scores(kind: str, points: int, draws: int) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "points"), [("pool", 4), ("particles", 5), ("simulator", 12)])
-def test_recorded_states_are_exact(kind: str, points: int) -> None:
-    assert_exact(scores(kind, points, 5000), 4.0)
+@pytest.mark.parametrize(
+    ("kind", "points", "draws"),
+    [("pool", 4, 1500), ("particles", 5, 3000), ("simulator", 12, 3000)],
+)
+def test_recorded_states_are_exact(kind: str, points: int, draws: int) -> None:
+    assert_exact(scores(kind, points, draws), 4.0)
 
 
 @pytest.mark.slow
@@ -79,7 +82,7 @@ def test_that_u_is_that_of_the_chain_matters(monkeypatch: Any) -> None:
 
     rng = np.random.default_rng(1)
     monkeypatch.setattr(recording, "get_shared", lambda u: rng.standard_normal(u.type.shape))
-    assert_not_exact(scores("particles", 5, 5000))
+    assert_not_exact(scores("particles", 5, 3000))
 
 
 QUICK: Any = {"draws": 6, "tune": 3, "chains": 2, "cores": 1, "progressbar": False}
