@@ -171,13 +171,12 @@ def test_an_epidemic_with_substeps_is_that_of_the_forward_algorithm() -> None:
     longer = np.append(CASES, [np.nan] * 2)
     total = sir_log_likelihood(1.3)
     check_mean(np.exp(scores.sum(axis=-1) - total), 1.0)
-    for t in range(1, 7):
-        for place in range(3):
-            mean = np.exp(sir_log_likelihood(1.3, longer, tilt=(t, place)) - total)
-            found = states["smoothed_posterior"] if t < 5 else ahead["forecast_latent"]
-            check_mean(found.values[:, :, t % 5, place], mean)
-    mean = 0.7 * np.exp(sir_log_likelihood(1.3, longer, tilt=(6, 2)) - total) + 0.1
-    check_mean(ahead["forecast_observed"].values[:, :, 1], mean)
+    # The forward algorithm takes seconds: not all times and states.
+    for t, place in ((1, 1), (3, 2), (6, 2)):
+        mean = np.exp(sir_log_likelihood(1.3, longer[: max(t + 1, 5)], tilt=(t, place)) - total)
+        found = states["smoothed_posterior"] if t < 5 else ahead["forecast_latent"]
+        check_mean(found.values[:, :, t % 5, place], mean)
+    check_mean(ahead["forecast_observed"].values[:, :, 1], 0.7 * mean + 0.1)
     assert states["state"].values.tolist() == ["S", "I", "new"]
 
 

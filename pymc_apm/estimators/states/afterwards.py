@@ -34,11 +34,14 @@ class States(NamedTuple):
     source : Source
     dims : str or None
         The name of the dimension of the rows.
+    records : bool
+        Whether steps record a path of the states with each draw.
     """
 
     specification: Specification
     source: Source
     dims: str | None
+    records: bool = False
 
 
 def sample_states(
@@ -56,6 +59,9 @@ def sample_states(
     backward recursion, or from the particles of a filter: backwards if the transition has a
     density, else one of the last particles with its ancestors. Up to the noise of the estimate
     that is a draw from the posterior of states and parameters.
+
+    If paths were recorded while sampling (``record_states=True``), smoothed states are these, which
+    are exact.
 
     Parameters
     ----------
@@ -103,17 +109,22 @@ def sample_states(
     """
     one_of("kind of sample_states", kind, "smoothed", "filtered")
     run = _Run("sample_states", idata, name, draws, random_seed, model)
-    drawn = run.drawn()
     specification = run.how.specification
+    dim, coords = _rows_as_coords(run.how)
+    coords |= run.coords | {"state": _labels(specification)}
+    recorded = run.recorded(idata) if kind == "smoothed" else None
+    if recorded is not None:
+        dims = ("chain", "draw", dim, "state")
+        return xr.Dataset({"smoothed_posterior": (dims, recorded)}, coords)
+    drawn = run.drawn()
     order = np.argsort(specification.rows.order)
     states = (drawn.smoothed if kind == "smoothed" else drawn.filtered)[:, order]
-    dim, coords = _rows_as_coords(run.how)
     data = {
         f"{kind}_posterior": (("chain", "draw", dim, "state"), run.shaped(states)),
         "effective_points": (("chain", "draw"), run.shaped(drawn.effective)),
         "reached_points": (("chain", "draw"), run.shaped(drawn.reached)),
     }
-    return xr.Dataset(data, run.coords | coords | {"state": _labels(specification)})
+    return xr.Dataset(data, coords)
 
 
 def predict(
@@ -333,7 +344,7 @@ class _Run:
         if draws is not None:
             draws = min(positive_integer(f"draws of {label}", draws), n_draws)
             kept = np.linspace(0, n_draws - 1, draws).round().astype(int)
-        self._shape = posterior.sizes["chain"], len(kept)
+        self._shape, self._kept = (posterior.sizes["chain"], len(kept)), kept
         self.coords: dict[str, Any] = {
             "chain": posterior["chain"].values,
             "draw": posterior["draw"].values[kept],
@@ -361,6 +372,19 @@ class _Run:
 
     def _of(self, place: int) -> list[NDArray[Any]]:
         return [np.asarray(array[place]) for array in self._values]
+
+    def recorded(self, idata: Any) -> Floats | None:
+        """Return the paths that were recorded with the draws; None if there are none."""
+        stats = dataset_of(idata, "sample_stats")
+        name = f"{self.how.specification.name}_states"
+        if stats is None or name not in stats:
+            return None
+        paths = np.asarray(stats[name].values, dtype=np.float64)[:, self._kept]
+        specification = self.how.specification
+        shape = len(specification.rows), specification.n_dims
+        if paths.shape != (*self._shape, *shape) or np.isnan(paths).all(axis=(2, 3)).any():
+            return None
+        return paths
 
     def drawn(self) -> Draws:
         """Draw states for each draw of the parameters, which are along the first axis."""

@@ -35,8 +35,11 @@ def state_space(
     points: int | None = None,
     width: float | None = None,
     sort_by: Callable[..., Any] | None = None,
+    proposal: Callable[..., Any] | None = None,
+    lookahead: Callable[..., Any] | None = None,
     substeps: int = 1,
     accumulate: str | Sequence[str] | None = None,
+    record_states: bool = False,
     reference: Mapping[str, Any] | None = None,
     random_seed: int | None = None,
     model: pm.Model | None = None,
@@ -96,12 +99,27 @@ def state_space(
         are sorted before they are resampled, so that the estimate changes little with parameters
         and random numbers. What observations depend on most is best. By default they are sorted
         along a Hilbert curve.
+    proposal : callable, optional
+        For particles, a guided filter: as ``transition``, but the function may also ask for ``y``,
+        the data of the row that particles are moved to (of a dict of data, for these by name).
+        Particles are moved by what it returns, and weighted by the density of the transition
+        divided by its own: it must be possible wherever the transition is. Rows of which data
+        are missing are moved to by the transition.
+    lookahead : callable, optional
+        For particles, an auxiliary filter: from the states of a row, and from ``y`` and what else
+        belongs to the *next* row, to the log of a number. Particles are resampled in proportion to
+        their weights times this number, which is taken back afterwards: a guess of the density of
+        the next data given the state. It is left out where data of the next row are missing.
     substeps : int
         For particles: how many transitions are made from row to row. Each is given a part of the
         time in between as ``dt``.
     accumulate : str or tuple of str, optional
         For particles: states that are set to zero after each row, so that they add up what happens
         between two rows.
+    record_states : bool
+        Whether steps of this package record with each draw, as the statistic ``name + "_states"``,
+        a path of the states from the points or particles that the chain's own ``u`` makes: an exact
+        draw of the states, which ``apm.sample_states`` then takes.
     reference : dict, optional
         Values of the parameters, by name, at which to find out where states are; by default the
         mode of an approximate posterior.
@@ -172,6 +190,7 @@ def state_space(
     model = pm.modelcontext(model)
     label = f"state_space({name!r})"
     one_of(f"method of {label}", method, "auto", "pool", "particles")
+    one_of(f"record_states of {label}", record_states, True, False)
     specification = parse(
         name,
         data,
@@ -192,6 +211,8 @@ def state_space(
     }
     of_particles = {
         "sort_by": sort_by,
+        "proposal": proposal,
+        "lookahead": lookahead,
         "substeps": None if substeps == 1 else substeps,
         "accumulate": accumulate,
     }
@@ -204,8 +225,21 @@ def state_space(
             f"{', '.join(given)} of {label} has no meaning for method={method!r}: leave it out."
         )
     if method == "pool":
-        return _pool(specification, points, width, reference, random_seed, dims)
-    return _particles(specification, points, sort_by, substeps, accumulate, dims)
+        term = _pool(specification, points, width, reference, random_seed, dims)
+    else:
+        term = _particles(
+            specification,
+            dims,
+            points=points,
+            sort_by=sort_by,
+            substeps=substeps,
+            accumulate=accumulate,
+            proposal=proposal,
+            lookahead=lookahead,
+        )
+    if record_states:
+        term.tag.apm_states = term.tag.apm_states._replace(records=True)
+    return term
 
 
 def _check_dims(specification: Specification, dims: str | None) -> None:
@@ -234,21 +268,12 @@ def _choose(
     return "pool"
 
 
-def _particles(
-    specification: Specification,
-    points: int | None,
-    sort_by: Callable[..., Any] | None,
-    substeps: int,
-    accumulate: str | Sequence[str] | None,
-    dims: str | None,
-) -> TensorVariable:
+def _particles(specification: Specification, dims: str | None, **options: Any) -> TensorVariable:
     from pymc_apm.estimators.states.afterwards import States
     from pymc_apm.estimators.states.particles import particle_estimate
     from pymc_apm.estimators.states.sources import FilterSource
 
-    log_estimate = particle_estimate(
-        specification, points=points, sort_by=sort_by, substeps=substeps, accumulate=accumulate
-    )
+    log_estimate = particle_estimate(specification, **options)
     factors = 0 if specification.rows.is_panel else None
     term = Potential(specification.name, log_estimate, factors=factors, model=specification.model)
     node = log_estimate.owner

@@ -20,7 +20,12 @@ from pytensor.graph.op import Op
 from pymc_apm._compat import compile_function, numba_function, numba_graph, with_gradient
 from pymc_apm.errors import CompileError, see
 from pymc_apm.estimators.states.conditional import Inverse, make_refresh
-from pymc_apm.estimators.states.filter import Filtered, ParticleModel, make_filter
+from pymc_apm.estimators.states.filter import (
+    Filtered,
+    ParticleModel,
+    make_filter,
+    no_lookahead,
+)
 from pymc_apm.estimators.states.particle_draws import make_draw
 from pymc_apm.estimators.states.particle_graphs import Graphs
 from pymc_apm.estimators.states.sorting import (
@@ -277,12 +282,14 @@ class ParticleFilter(Op):
         def moved_log_weights(before: Any, x: Any, row: Any, args: Any) -> Any:
             return log_weights(x, row, args)
 
+        guided = functions.get("guided", jit(moved_log_weights))
         is_simple = self.options.n_dims == 1 and "keys" not in functions
         model = ParticleModel(
             functions["start"],
             functions["move"],
             log_weights,
-            jit(moved_log_weights),
+            guided,
+            lookahead=functions.get("lookahead", no_lookahead),
             keys=functions.get("keys", first_coordinate if is_simple else hilbert_keys),
             order=order_by_value if is_simple else order_by_key,
             substeps=self.options.substeps,
