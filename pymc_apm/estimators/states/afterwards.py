@@ -232,7 +232,8 @@ def forecast(
     -------
     Dataset
         With ``forecast_latent``, the states, and ``forecast_observed``, the data, both for each
-        draw of the parameters. If the model has several series, they have that dimension too.
+        draw of the parameters. If the model has several series, they have that dimension too. The
+        coordinates of the rows go on as they did: by their step, by months, years or working days.
 
     Examples
     --------
