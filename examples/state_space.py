@@ -156,7 +156,7 @@ def length() -> None:
         names = ("mu", "rho", "sigma")
         effective = min(float(az.ess(idata.posterior[name].values)) for name in names)
         evaluations = float(idata.sample_stats["n_evals"].sum())
-        noise = model["returns"].tag.apm_states.noise
+        noise = model["returns"].tag.apm_states.source.noise
         print(
             f"{n:6} rows: noise {noise:.5f}, {1000 * effective / evaluations:.0f} effective draws "
             "for 1000 estimates"
@@ -182,7 +182,121 @@ def dimensions() -> None:
                 observation=lambda x: pm.Normal.dist(x, 1.0),
                 points=64,
             )
-        print(f"{n_dims} dimensions, 64 points: noise {model['y'].tag.apm_states.noise:.4f}")
+        print(f"{n_dims} dimensions, 64 points: noise {model['y'].tag.apm_states.source.noise:.4f}")
+
+
+# What goes wrong where u is not a part of the chain
+
+N_STEPS = 20_000
+
+
+def autoregression(points: int) -> tuple[np.ndarray, pm.Model]:
+    rng = np.random.default_rng(1)
+    x, y = rng.normal() / np.sqrt(1 - 0.9**2), np.empty(100)
+    for t in range(100):
+        x = 0.9 * x + rng.normal() if t else x
+        y[t] = x + rng.normal()
+    with pm.Model() as model:
+        a, s = pm.Uniform("a", 0, 1), pm.HalfNormal("s", 2)
+        apm.estimators.state_space(
+            "y",
+            y,
+            initial=pm.Normal.dist(0, s / pt.sqrt(1 - a**2)),
+            transition=lambda x: pm.Normal.dist(a * x, s),
+            observation=lambda x: pm.Normal.dist(x, 1),
+            method="particles",
+            points=points,
+        )
+    return y, model
+
+
+def exact_moments(y: np.ndarray) -> dict[str, tuple[float, float]]:
+    """By Kalman's filter, on a grid of both parameters at once."""
+    grids = {"a": np.linspace(0, 1, 402)[1:-1], "s": np.linspace(0, 3, 401)[1:]}
+    a, s = np.meshgrid(*grids.values(), indexing="ij")
+    mean, variance = np.zeros_like(a), s**2 / (1 - a**2)
+    log_density = -0.5 * (s / 2) ** 2
+    for t, observed in enumerate(y):
+        if t:
+            mean, variance = a * mean, a**2 * variance + s**2
+        whole = variance + 1
+        log_density -= 0.5 * (np.log(whole) + (observed - mean) ** 2 / whole)
+        mean, variance = mean + variance / whole * (observed - mean), variance / whole
+    weights = np.exp(log_density - log_density.max())
+    moments = {}
+    for axis, (name, grid) in enumerate(grids.items()):
+        marginal = weights.sum(axis=1 - axis) / weights.sum()
+        centre = float(marginal @ grid)
+        moments[name] = centre, float(np.sqrt(marginal @ (grid - centre) ** 2))
+    return moments
+
+
+def random_walk(model: pm.Model, u: str, seed: int) -> dict[str, np.ndarray]:
+    """Metropolis, and what becomes of the random numbers of the estimate.
+
+    ``u`` is "fixed" for the whole chain; "shared", drawn afresh in each step for both points;
+    "separate", drawn afresh for each point; or "proposed" together with the parameters, and kept
+    if they are accepted, which is right.
+    """
+    rng = np.random.default_rng(seed)
+    numbers = model["y_u"]
+    log_density = model.compile_logp()
+
+    def refresh() -> None:
+        numbers.set_value(rng.standard_normal(numbers.type.shape))
+
+    refresh()
+    scale = np.array([1.3, 0.35])  # twice the posterior standard deviations, or so
+    names = ("a_interval__", "s_log__")
+    position = np.array([1.9, -0.4])
+    draws = np.empty((N_STEPS, 2))
+    with apm.clamped(model):
+
+        def at(position: np.ndarray) -> float:
+            return float(log_density(dict(zip(names, position, strict=True))))
+
+        current = at(position)
+        for step in range(N_STEPS):
+            proposal = position + scale * rng.standard_normal(2)
+            if u in ("shared", "separate"):
+                refresh()
+                current = at(position)
+            if u in ("proposed", "separate"):
+                refresh()
+            proposed = at(proposal)
+            if np.log(rng.random()) < proposed - current:
+                position, current = proposal, proposed
+            draws[step] = position
+    return {"a": 1 / (1 + np.exp(-draws[:, 0])), "s": np.exp(draws[:, 1])}
+
+
+def errors(name: str, exact: dict[str, tuple[float, float]], chains: dict[str, Any]) -> None:
+    """Print how far the means of chains are from the truth."""
+    text = f"{name:40}"
+    for parameter, (mean, sd) in exact.items():
+        values = np.asarray(chains[parameter])
+        error = values.mean() - mean
+        z = error / (values.std() / np.sqrt(float(az.ess(values))))
+        text += f"{parameter}: bias {error / sd:+.2f} sd, z {z:+.1f}, sd {values.std() / sd:.2f};  "
+    print(text, flush=True)
+
+
+def wrong() -> None:
+    y, model = autoregression(20)
+    exact = exact_moments(y)
+    with model:
+        idata = pm.sample(5000, tune=1000, **(OPTIONS | {"chains": 4}), **QUIET)
+    errors("pm.sample()", exact, {name: idata.posterior[name].values for name in exact})
+    for name, u in (
+        ("u proposed with parameters", "proposed"),
+        ("u drawn afresh in each step", "shared"),
+        ("the current point estimated again", "separate"),
+    ):
+        chains = [random_walk(model, u, seed) for seed in range(4)]
+        errors(name, exact, {p: np.stack([c[p][1000:] for c in chains]) for p in exact})
+    for seed in range(4):
+        chain = random_walk(model, "fixed", seed)
+        errors("u fixed for the whole chain", exact, {p: chain[p][None, 1000:] for p in exact})
 
 
 PARTS: dict[str, Callable[[], None]] = {
@@ -191,6 +305,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "particles": particle_metropolis,
     "length": length,
     "dimensions": dimensions,
+    "wrong": wrong,
 }
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ from pymc_apm.randomness import randomness_of
 from pymc_apm.signs import check_order
 from pymc_apm.steps import APMMetropolis, APMSlice
 from pymc_apm.steps.by_gradient import steps_beside_nuts
+from pymc_apm.steps.recording import check_order_of_paths
 
 SWITCH = "PYMC_APM_HOOKS"
 """The environment variable that leaves PyMC alone if it is 0."""
@@ -204,7 +205,8 @@ def _check_order(model: pm.Model, steps: list[Any]) -> None:
     left = [rv for rv in model.free_RVs if model.rvs_to_values[rv] not in taken]
     ours = [rv for rv in left if {_choice(rv, has) for has in (True, False)} <= set(REGISTERED)]
     # Steps that PyMC adds come after those that it was given.
-    check_order(model, [] if ours else steps, [rv for rv in left if rv not in ours])
+    for check in (check_order, check_order_of_paths):
+        check(model, [] if ours else steps, [rv for rv in left if rv not in ours])
 
 
 def _choice(rv: Any, has_gradient: bool) -> Any:

@@ -505,6 +505,19 @@ class Target:
         """The ops of the log density that are known to call Python."""
         return [op for placed in self.stages for op in _ops_in_python(placed.stage)]
 
+    @property
+    def has_compiled_ops(self) -> bool:
+        """Whether an op of the log density is compiled code of its own, also when Python runs it.
+
+        Such an op says so by the attribute ``is_compiled``.
+        """
+        nodes = (
+            node
+            for placed in self.stages
+            for node in nodes_between(placed.stage.results, placed.stage.inputs)
+        )
+        return any(getattr(node.op, "is_compiled", False) for node in nodes)
+
     def value(self, evaluation: Evaluation, name: str) -> FloatVector:
         """Return the value of an input in an evaluation."""
         return evaluation.values[self.places[name]]

@@ -138,8 +138,9 @@ def layout_of(
     ]
     found = recorded_by(statistics)
     for name, places in found.items():
-        dtype = np.result_type(*(np.dtype(statistics[number][old]) for number, old in places))
-        shape = (len(places),) if len(places) > 1 else ()
+        dtypes = [np.dtype(statistics[number][old]) for number, old in places]
+        dtype = np.result_type(*(dtype.base for dtype in dtypes))
+        shape = (*dtypes[0].shape, *([len(places)] if len(places) > 1 else []))
         columns.append(Column("sample_stats", name, _little(dtype), shape))
     statistics_group = groups["sample_stats"]
     others = set(statistics_group.data_vars) - set(found)

@@ -31,6 +31,7 @@ from pymc_apm.steps.chain import Chain, Evaluated, Recipe
 from pymc_apm.steps.choose import choose_randomness
 from pymc_apm.steps.compiling import Choice, Compiling
 from pymc_apm.steps.progress import ShowsProgress
+from pymc_apm.steps.recording import recorders_of
 from pymc_apm.steps.statistics import COSTS, Statistic, dtypes_and_shapes
 from pymc_apm.types import Evaluation, Point
 from pymc_apm.validation import one_of, positive_integer
@@ -121,6 +122,13 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         self.moved: list[SharedVariable] = (
             choose_randomness(self.target.randomness, u, kind, u_update, name) if u_update else []
         )
+        self.recorders = recorders_of(model, self.moved)
+        if self.recorders:
+            paths = {recorder.name: recorder for recorder in self.recorders}
+            shapes = {name: (np.float64, list(path.shape)) for name, path in paths.items()}
+            self.stats_dtypes_shapes = self.stats_dtypes_shapes | shapes
+            dtypes: dict[str, Any] = {name: path.dtype for name, path in paths.items()}
+            self.stats_dtypes = [{**self.stats_dtypes[0], **dtypes}]
         self._rng = get_random_generator(rng)
 
     def make_chain(self, compile: Choice = False, thin: int = 1) -> None:
@@ -131,7 +139,8 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         recipe = Recipe(
             self.build, self.options, self.start, self.freeze, self.statistics, self.thin
         )
-        compiling = Compiling(compile, name, self.obstacle_to_compilation(compile == "auto"))
+        obstacle = self.obstacle_to_compilation(compile == "auto")
+        compiling = Compiling(compile, name, obstacle, self.target.has_compiled_ops)
         self.chain = Chain(self.target, self.moved, recipe, compiling)
         self.chain.rng = self._rng
         if compiling.is_wanted:
@@ -339,6 +348,9 @@ class APMStep(StartsChains, ShowsProgress, BlockedStep):
         if not self.chain.is_started:
             self._check_claims()
         point, stats = self.chain.advance(point)
+        for recorder in self.recorders:
+            path = recorder.nothing if self.tune else recorder(point)
+            stats = {**stats, recorder.name: path}
         return point, [stats]
 
     def _check_claims(self) -> None:

@@ -10,6 +10,7 @@ import pymc as pm
 from pymc_apm.claims import randomness_of_model
 from pymc_apm.potential import feeds_potential
 from pymc_apm.signs import signed_nodes
+from pymc_apm.steps.recording import records_states
 from pymc_apm.steps.slice import APMSlice
 from pymc_apm.steps.u_only import APMEllipticalU, APMReflectiveU
 
@@ -55,7 +56,8 @@ def _suits_nuts(model: pm.Model, parameters: list[Any]) -> bool:
     randomness = randomness_of_model(model)
     if any(u.tag.apm_randomness.kind.needs_black_box for u in randomness):
         return False
-    if signed_nodes(model.potentials):  # the step that records signs has to be the last one
+    # The step that records signs, or states, has to be the last one.
+    if signed_nodes(model.potentials) or records_states(model):
         return False
     values = [model.rvs_to_values[rv] for rv in parameters]
     if any(value not in model.continuous_value_vars for value in values):

@@ -39,6 +39,9 @@ COMPILATION = 15.0
 SAVING = 0.75
 """The part of the time of a draw that is saved by compiled code, at least."""
 
+SAVING_OF_LITTLE = 0.1
+"""The same, where an op computes the estimate by compiled code of its own, also in Python."""
+
 PATIENCE = 3.0
 """Seconds of compilation after which the user is told of it."""
 
@@ -53,6 +56,8 @@ class Compiling:
         The name of the step, for messages.
     obstacle : str or None
         What is in the way of compiled code.
+    is_fast : bool
+        Whether most of a draw is compiled code, also in Python.
 
     Attributes
     ----------
@@ -60,7 +65,9 @@ class Compiling:
         Whether it is time to ask for a program.
     """
 
-    def __init__(self, choice: Choice, name: str, obstacle: str | None) -> None:
+    def __init__(
+        self, choice: Choice, name: str, obstacle: str | None, is_fast: bool = False
+    ) -> None:
         if choice == "auto" and os.environ.get(SWITCH) == "0":
             choice = False
         elif choice == "auto" and os.environ.get(SWITCH) == "1":
@@ -72,6 +79,7 @@ class Compiling:
             choice = False
         self._choice: Choice = choice
         self._name = name
+        self._is_fast = is_fast
         self._program: Program | None = None
         self._is_ready = False
         self.restart()
@@ -132,7 +140,8 @@ class Compiling:
 
     def _saving(self) -> float:
         """Return the seconds that compiled code would save."""
-        return SAVING * self._n_left * self._seconds / self._n_draws
+        saving = SAVING_OF_LITTLE if self._is_fast else SAVING
+        return saving * self._n_left * self._seconds / self._n_draws
 
     def _worthwhile(self, chain: "Chain") -> "Program | None":
         from pymc_apm.compiled.cache import the_only_one

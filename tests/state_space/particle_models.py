@@ -58,8 +58,11 @@ def sir(cases=CASES, points=4, **options):
     return model
 
 
-def sir_log_likelihood(beta, cases=CASES, substeps=2):
-    """Return the log-likelihood of the epidemic by the forward algorithm."""
+def sir_log_likelihood(beta, cases=CASES, substeps=2, tilt=None):
+    """Return the log-likelihood of the epidemic by the forward algorithm.
+
+    With ``tilt`` = (t, i) plus the log of the mean of state number i at time t, given the data.
+    """
     n, dt = POPULATION + 1, 1.0 / substeps
     alpha = np.zeros((n, n, n))
     alpha[POPULATION - INFECTED, INFECTED, 0] = 1.0
@@ -77,6 +80,8 @@ def sir_log_likelihood(beta, cases=CASES, substeps=2):
             alpha = moved
         if not math.isnan(observed):
             alpha *= stats.poisson.pmf(observed, 0.7 * np.arange(n) + 0.1)
+        if tilt is not None and tilt[0] == t:
+            alpha *= np.indices(alpha.shape)[tilt[1]]
         total += math.log(alpha.sum())
         alpha /= alpha.sum()
         fresh = np.zeros_like(alpha)
@@ -106,11 +111,19 @@ def hidden_markov(y=SEEN, points=3):
     return model
 
 
-def hidden_markov_log_likelihood(sd, y=SEEN):
-    """Return its log-likelihood by the forward algorithm."""
+def hidden_markov_log_likelihood(sd, y=SEEN, tilt=None):
+    """Return its log-likelihood by the forward algorithm.
+
+    With ``tilt`` plus the log of the mean of the state at that time, given the data; NaN is
+    missing.
+    """
     alpha, total = FIRST, 0.0
     for t, observed in enumerate(y):
-        alpha = (alpha if t == 0 else alpha @ CHAIN) * stats.norm.pdf(observed, np.arange(3), sd)
+        alpha = alpha if t == 0 else alpha @ CHAIN
+        if not math.isnan(observed):
+            alpha = alpha * stats.norm.pdf(observed, np.arange(3), sd)
+        if tilt == t:
+            alpha = alpha * np.arange(3)
         total += math.log(alpha.sum())
         alpha = alpha / alpha.sum()
     return total

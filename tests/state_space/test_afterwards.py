@@ -10,6 +10,7 @@ import xarray as xr
 import pymc_apm as apm
 from pymc_apm._compat import result_of
 from pymc_apm.errors import ModelError
+from pymc_apm.estimators.states.dates import go_on
 from tests.state_space.models import MISSING, TIMES, build
 from tests.state_space.truth import kalman
 
@@ -109,6 +110,70 @@ def test_times_covariates_and_dims_of_a_forecast() -> None:
             apm.forecast(run(), "y", times=[3.0], covariates={"rain": [1.0]})
         with pytest.raises(ModelError, match="either periods or times"):
             apm.forecast(run(), "y")
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (np.arange(3), [3, 4]),
+        (np.array([0, 1, 3]), None),
+        (np.array(["a", "b", "c"]), None),
+        (np.array(["1983", "1984", "1985"], dtype="M8[Y]"), ["1986", "1987"]),
+        (
+            np.array(["1983-03-01", "1984-03-01", "1985-03-01"], "M8[D]"),
+            ["1986-03-01", "1987-03-01"],
+        ),
+        (
+            np.array(["1984-01-31", "1984-02-29", "1984-03-31"], "M8[D]"),
+            ["1984-04-30", "1984-05-31"],
+        ),
+        (
+            np.array(["1984-10-01", "1984-11-01", "1984-12-01"], "M8[ns]"),
+            ["1985-01-01", "1985-02-01"],
+        ),
+        (
+            np.array(["1987-05-20", "1987-05-21", "1987-05-22"], "M8[us]"),
+            ["1987-05-23", "1987-05-24"],
+        ),
+        (
+            np.array(["1987-05-19", "1987-05-21", "1987-05-22"], "M8[D]"),
+            ["1987-05-23", "1987-05-24"],
+        ),
+        (
+            np.array(["1987-05-18", "1987-05-20", "1987-05-21", "1987-05-22"], "M8[us]"),
+            ["1987-05-25", "1987-05-26"],
+        ),
+        (
+            np.array(["2024-01-01", "2024-01-08", "2024-01-16"], "M8[D]"),
+            ["2024-01-23", "2024-01-30"],
+        ),
+    ],
+)
+def test_labels_go_on(labels: Any, expected: Any) -> None:
+    found = go_on(labels, 2)
+    if expected is None:
+        assert found is None
+    else:
+        assert found is not None and found.dtype == labels.dtype
+        assert (found == np.array(expected, labels.dtype)).all()
+
+
+def test_a_forecast_goes_on_by_the_month() -> None:
+    months = np.arange("2024-01", "2024-06", dtype="datetime64[M]").astype("datetime64[ns]")
+    with pm.Model(coords={"month": months}):
+        s = pm.HalfNormal("s", 1)
+        apm.estimators.state_space(
+            "y",
+            MISSING,
+            initial=pm.Normal.dist(0, 1),
+            transition=lambda x: pm.Normal.dist(x, s),
+            observation=lambda x: pm.Normal.dist(x, 0.8),
+            dims="month",
+            points=8,
+            reference={"s": 0.6},
+        )
+        ahead = apm.forecast(run(), "y", periods=2, draws=2)
+    assert (ahead["month"] == np.array(["2024-06", "2024-07"], "M8[ns]")).all()
 
 
 def test_series() -> None:

@@ -76,7 +76,7 @@ def compiled():
                 elif slots[t] >= 0.0:
                     uniforms[t, 1] = slots[t]
             fresh = rng.standard_normal(us[i].shape)
-            _, states, log_weights = run(us[i], data, args, True)
+            _, states, log_weights, _, _ = run(us[i], data, args, True)
             refreshed = refresh(states, log_weights, fresh, uniforms, data, args)
             new[i], paths[i] = refreshed.u, refreshed.path[:, 0]
             n_moved += int(refreshed.has_moved)
@@ -166,7 +166,7 @@ def test_the_filter_gives_the_same_estimate_to_the_last_bit():
     filtered = run(rng.standard_normal((n_times, 2, 7)), data, args, True)
     for _ in range(20):
         uniforms, fresh = rng.random((n_times, 3)), rng.standard_normal((n_times, 2, 7))
-        given = *filtered[1:], fresh, uniforms
+        given = *filtered[1:3], fresh, uniforms
         copies = [array.copy() for array in given]
         refreshed = refresh(*given, data, args)
         for array, copy in zip(given, copies, strict=True):
@@ -186,7 +186,7 @@ def test_it_stays_where_there_is_no_path():
     rng = np.random.default_rng(7)
     u = rng.standard_normal((3, 2, 4))
     filtered = make_filter(model)(u, Y, Args(), True)
-    given = *filtered[1:], rng.standard_normal(u.shape), rng.random((3, 3)), Y, Args()
+    given = *filtered[1:3], rng.standard_normal(u.shape), rng.random((3, 3)), Y, Args()
     assert make_refresh(model, inverse)(*given).has_moved
     assert not make_refresh(model, nowhere)(*given).has_moved
 

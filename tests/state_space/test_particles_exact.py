@@ -130,6 +130,90 @@ def test_a_small_epidemic_is_exact():
     assert_exact(np.array([v.mean() / mcse(v) for v in (draws, draws**2 - 1.0)]), 4.0)
 
 
+SIGNAL = np.array([0.1, -0.3, 2.2, 1.7, 2.4, 0.9, 1.1, 0.2, np.nan, 2.6, 2.0, 0.4, 0.0, -0.2, 1.2])
+
+
+def hidden_markov_density(p, sd, tilt=None):
+    """Return the log-likelihood of SIGNAL: three states that stay as they are, or go anywhere.
+
+    With ``tilt`` plus the log of the mean of the state at that time, given the data.
+    """
+    matrix = p * np.eye(3) + (1.0 - p) / 3.0
+    alpha, total = np.full(3, 1.0 / 3.0), 0.0
+    for t, y in enumerate(SIGNAL):
+        alpha = alpha if t == 0 else alpha @ matrix
+        if not math.isnan(y):
+            alpha = alpha * np.exp(-0.5 * ((y - np.arange(3)) / sd) ** 2) / sd
+        alpha = alpha * np.arange(3) if t == tilt else alpha
+        total += math.log(alpha.sum())
+        alpha = alpha / alpha.sum()
+    return total
+
+
+def test_a_hidden_markov_model_and_its_states_are_exact():
+    with pm.Model():
+        p, sd = pm.Beta("p", 2, 2), pm.HalfNormal("sd", 1)
+        matrix = p * np.eye(3) + (1.0 - p) / 3.0
+        apm.estimators.state_space(
+            "y",
+            SIGNAL,
+            initial=pm.Categorical.dist(np.full(3, 1.0 / 3.0)),
+            transition=lambda x: pm.Categorical.dist(matrix[x]),
+            observation=lambda x: pm.Normal.dist(x, sd),
+            points=6,
+            record_states=True,
+        )
+        idata = pm.sample(4000, tune=500, chains=2, cores=1, progressbar=False, random_seed=5)
+        states = apm.sample_states(idata, "y")["smoothed_posterior"].values[..., 0]
+
+    def log_density(p, sd, tilt=None):
+        return hidden_markov_density(p, sd, tilt) + math.log(p * (1.0 - p)) - 0.5 * sd**2
+
+    axes = np.linspace(0.005, 0.995, 60), np.linspace(0.05, 3.0, 90)
+    assert_exact(z_scores(idata, ["p", "sd"], *moments_on_grid(axes, log_density)), 4.0)
+    grid = np.meshgrid(*axes, indexing="ij")
+    total = np.exp(np.vectorize(log_density)(*grid)).sum()
+    for t in (0, 5, 8, 14):
+        mean = np.exp(np.vectorize(lambda p, sd, t=t: log_density(p, sd, t))(*grid)).sum() / total
+        values = states[:, :, t] - mean
+        assert abs(values.mean()) < 4.0 * mcse(values)
+
+
+COUNTS = np.array([1.0, 0, 3, 2, np.nan, 5, 8, 4, 6, 2, 1, 0])
+
+
+def test_poisson_counts_are_exact():
+    """Of the log-rate, an AR(1) process, by the trapezoidal rule on a fine grid."""
+    grid = np.linspace(-8.0, 8.0, 321)
+
+    def log_density(s):
+        log_f = -0.5 * ((grid[None, :] - 0.8 * grid[:, None]) / s) ** 2 - math.log(s)
+        transition = np.exp(log_f) / math.sqrt(2.0 * math.pi) * (grid[1] - grid[0])
+        alpha, total = np.exp(-0.5 * grid**2), 0.0
+        for t, y in enumerate(COUNTS):
+            alpha = alpha if t == 0 else alpha @ transition
+            if not math.isnan(y):
+                alpha = alpha * np.exp(y * grid - np.exp(grid) - math.lgamma(y + 1.0))
+            total += math.log(alpha.sum())
+            alpha = alpha / alpha.sum()
+        return total - 0.5 * s**2
+
+    exact = moments_on_grid((np.linspace(0.15, 4.0, 120),), log_density)
+    with pm.Model():
+        s = pm.HalfNormal("s", 1)
+        apm.estimators.state_space(
+            "y",
+            COUNTS,
+            initial=pm.Normal.dist(0, 1),
+            transition=lambda x: pm.Normal.dist(0.8 * x, s),
+            observation=lambda x: pm.Poisson.dist(pt.exp(x)),
+            method="particles",
+            points=6,
+        )
+        idata = pm.sample(5000, tune=500, chains=2, cores=1, progressbar=False, random_seed=6)
+    assert_exact(z_scores(idata, ["s"], *exact), 4.0)
+
+
 def autocorrelation_time(values):
     """Return the sum of autocorrelations, by Geyer's initial positive sequence."""
     centred = values - values.mean()

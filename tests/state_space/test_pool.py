@@ -170,7 +170,7 @@ def test_points_are_chosen_by_the_noise_and_so_is_the_update_of_u(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     low = build("plain", reference=REFERENCE)
-    assert low["y"].tag.apm_states.n_points == 16
+    assert low["y"].tag.apm_states.source.n_points == 16
     with clone_model(low), caplog.at_level(logging.INFO, logger="pymc.apm"):
         apm.APMSlice(compile=False)
     with build("plain", points=2, reference=REFERENCE), caplog.at_level(logging.INFO):

@@ -154,6 +154,26 @@ def test_the_number_of_draws_that_are_left_decides(model, compiled, eager, monke
         assert bool(calls) is is_worth_it
 
 
+def test_little_is_saved_where_the_estimate_is_compiled_anyway(model):
+    with pm.Model():
+        s = pm.HalfNormal("s", 1)
+        apm.estimators.state_space(
+            "y",
+            np.array([0.3, -0.2, 0.5]),
+            initial=pm.Normal.dist(0, 1),
+            transition=lambda x: pm.Normal.dist(x, s),
+            observation=lambda x: pm.Normal.dist(x, 1),
+            points=4,
+            reference={"s": 0.5},
+        )
+        pool = apm.APMSlice()
+    for step, part in ((pool, 0.1), (small_step(model), 0.75)):
+        made = step.chain.compiling
+        made.restart()
+        made.note(1.0, 40, False)
+        assert made._saving() == pytest.approx(40.0 * part)
+
+
 def test_it_is_asked_less_and_less_often(model, monkeypatch):
     made = compiling.Compiling("auto", "step", None)
     monkeypatch.setattr(made, "_saving", lambda: 0.0)

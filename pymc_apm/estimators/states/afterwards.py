@@ -5,7 +5,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import NDArray
 from pytensor.graph.replace import clone_replace
@@ -15,10 +14,9 @@ from pymc_apm._compat import compile_function, dataset_of
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.reference import FAST
 from pymc_apm.estimators.states.bootstrap import Sampler, as_matrix
-from pymc_apm.estimators.states.draw_op import draw_from
-from pymc_apm.estimators.states.guide import Guide
+from pymc_apm.estimators.states.dates import go_on
 from pymc_apm.estimators.states.parts import Part
-from pymc_apm.estimators.states.pool import make_pool
+from pymc_apm.estimators.states.sources import Draws, Source, draw_afresh
 from pymc_apm.estimators.states.specification import Specification
 from pymc_apm.validation import numbers, one_of, positive_integer
 
@@ -33,19 +31,17 @@ class States(NamedTuple):
     Attributes
     ----------
     specification : Specification
-    guide : Guide
-    n_points : int
-    noise : float
-        The standard deviation of the log-estimate at the reference.
+    source : Source
     dims : str or None
         The name of the dimension of the rows.
+    records : bool
+        Whether steps record a path of the states with each draw.
     """
 
     specification: Specification
-    guide: Guide
-    n_points: int
-    noise: float
+    source: Source
     dims: str | None
+    records: bool = False
 
 
 def sample_states(
@@ -59,9 +55,13 @@ def sample_states(
 ) -> xr.Dataset:
     """Draw the states of a state-space model, given posterior draws of the parameters.
 
-    A path is drawn from the points of a pool of its own for each draw of the parameters, by the
-    backward recursion. Up to the noise of the estimate, which is small, that is a draw from the
-    posterior of states and parameters.
+    A path is drawn for each draw of the parameters, from the points of a pool of its own by the
+    backward recursion, or from the particles of a filter: backwards if the transition has a
+    density, else one of the last particles with its ancestors. Up to the noise of the estimate
+    that is a draw from the posterior of states and parameters.
+
+    If paths were recorded while sampling (``record_states=True``), smoothed states are these, which
+    are exact.
 
     Parameters
     ----------
@@ -81,10 +81,11 @@ def sample_states(
     -------
     Dataset
         With ``smoothed_posterior`` or ``filtered_posterior``, whose dimensions are ``chain``,
-        ``draw``, that of the rows of the data, and ``state``. Besides, how good the pools are:
-        ``effective_points`` and ``reached_points``, the effective numbers of points that have
-        weight in a row, and of those that a transition from the row before reaches, the smallest
-        of all rows. Where they are below 2, points are too few for what they have to resolve.
+        ``draw``, that of the rows of the data, and ``state``. Besides, how good pools and filters
+        are: ``effective_points`` and ``reached_points``, the effective numbers of points, or
+        particles, that have weight in a row, and of those that the path was chosen from, the
+        smallest of all rows. Where they are below 2, points are too few for what they have to
+        resolve.
 
     Examples
     --------
@@ -108,17 +109,22 @@ def sample_states(
     """
     one_of("kind of sample_states", kind, "smoothed", "filtered")
     run = _Run("sample_states", idata, name, draws, random_seed, model)
-    pools = run.pools()
     specification = run.how.specification
-    order = np.argsort(specification.rows.order)
-    states = (pools.smoothed if kind == "smoothed" else pools.filtered)[:, order]
     dim, coords = _rows_as_coords(run.how)
+    coords |= run.coords | {"state": _labels(specification)}
+    recorded = run.recorded(idata) if kind == "smoothed" else None
+    if recorded is not None:
+        dims = ("chain", "draw", dim, "state")
+        return xr.Dataset({"smoothed_posterior": (dims, recorded)}, coords)
+    drawn = run.drawn()
+    order = np.argsort(specification.rows.order)
+    states = (drawn.smoothed if kind == "smoothed" else drawn.filtered)[:, order]
     data = {
         f"{kind}_posterior": (("chain", "draw", dim, "state"), run.shaped(states)),
-        "effective_points": (("chain", "draw"), run.shaped(pools.effective)),
-        "reached_points": (("chain", "draw"), run.shaped(pools.reached)),
+        "effective_points": (("chain", "draw"), run.shaped(drawn.effective)),
+        "reached_points": (("chain", "draw"), run.shaped(drawn.reached)),
     }
-    return xr.Dataset(data, run.coords | coords | {"state": _labels(specification)})
+    return xr.Dataset(data, coords)
 
 
 def predict(
@@ -173,20 +179,20 @@ def predict(
     run = _Run("predict", idata, name, draws, random_seed, model)
     specification, rows = run.how.specification, run.how.specification.rows
     _check_observes(specification)
-    pools = run.pools()
+    drawn = run.drawn()
     simulate = _Simulation(specification, run)
     arrays = {key: np.asarray(_value(array)) for key, array in specification.row_arrays.items()}
     made = []
     for row in range(len(rows)):
         given = {key: array[row] for key, array in arrays.items()}
-        before = None if rows.is_first[row] else pools.filtered[:, row - 1]
+        before = None if rows.is_first[row] else drawn.filtered[:, row - 1]
         made.append(simulate.observe(simulate.move(before, given), given))
     observed, dims, coords = _observed(specification, made)
     order = np.argsort(rows.order)
     dim, row_coords = _rows_as_coords(run.how)
     data = {
         "predicted_observed": (("chain", "draw", dim, *dims), run.shaped(observed[:, order])),
-        "log_score": (("chain", "draw", dim), run.shaped(pools.score[:, order])),
+        "log_score": (("chain", "draw", dim), run.shaped(drawn.score[:, order])),
     }
     return xr.Dataset(data, run.coords | row_coords | coords)
 
@@ -226,7 +232,8 @@ def forecast(
     -------
     Dataset
         With ``forecast_latent``, the states, and ``forecast_observed``, the data, both for each
-        draw of the parameters. If the model has several series, they have that dimension too.
+        draw of the parameters. If the model has several series, they have that dimension too. The
+        coordinates of the rows go on as they did: by their step, by months, years or working days.
 
     Examples
     --------
@@ -254,13 +261,13 @@ def forecast(
     ahead = _times_ahead(label, rows.time[last], rows.dt[~rows.is_first], periods, times)
     n_ahead = ahead.shape[1]
     given = _checked_covariates(label, specification, covariates, n_ahead)
-    pools = run.pools()
+    drawn = run.drawn()
     simulate = _Simulation(specification, run)
     latent, observed = [], []
     dims: tuple[str, ...] = ()
     coords: dict[str, Any] = {}
     for series, row in enumerate(last):
-        states = pools.filtered[:, row]
+        states = drawn.filtered[:, row]
         time, path, seen = rows.time[row], [], []
         for step in range(n_ahead):
             here = {
@@ -298,16 +305,6 @@ def forecast(
 # Draws of parameters, and pools for them
 
 
-class _Pools(NamedTuple):
-    """Draws from pools for all draws of the parameters, which are along the first axis."""
-
-    smoothed: Floats
-    filtered: Floats
-    score: Floats
-    effective: Floats
-    reached: Floats
-
-
 class _Run:
     """Some posterior draws of the parameters of a state-space model."""
 
@@ -336,7 +333,7 @@ class _Run:
         specification = how.specification
         parts = specification.initial, specification.transition, specification.observation
         outer = [variable for part in parts for variable in part.closure.values()]
-        upstream = set(ancestors(outer))
+        upstream = set(ancestors([*outer, *how.source.outputs]))
         self.parameters = [rv for rv in specification.model.root.free_RVs if rv in upstream]
         missing = [rv.name for rv in self.parameters if rv.name not in posterior]
         if missing:
@@ -348,7 +345,7 @@ class _Run:
         if draws is not None:
             draws = min(positive_integer(f"draws of {label}", draws), n_draws)
             kept = np.linspace(0, n_draws - 1, draws).round().astype(int)
-        self._shape = posterior.sizes["chain"], len(kept)
+        self._shape, self._kept = (posterior.sizes["chain"], len(kept)), kept
         self.coords: dict[str, Any] = {
             "chain": posterior["chain"].values,
             "draw": posterior["draw"].values[kept],
@@ -377,36 +374,37 @@ class _Run:
     def _of(self, place: int) -> list[NDArray[Any]]:
         return [np.asarray(array[place]) for array in self._values]
 
-    def pools(self) -> _Pools:
-        """Draw from a pool for each draw of the parameters."""
-        how, specification = self.how, self.how.specification
+    def recorded(self, idata: Any) -> Floats | None:
+        """Return the paths that were recorded with the draws; None if there are none."""
+        stats = dataset_of(idata, "sample_stats")
+        name = f"{self.how.specification.name}_states"
+        if stats is None or name not in stats:
+            return None
+        paths = np.asarray(stats[name].values, dtype=np.float64)[:, self._kept]
+        specification = self.how.specification
         shape = len(specification.rows), specification.n_dims
-        u, choices = pt.tensor("u", dtype="float64", shape=shape), pt.dvector("choices")
-        pool = make_pool(specification, how.guide, u, how.n_points)
-        drawn = draw_from(pool, choices)
-        rows = pt.arange(shape[0])
-        outputs = [
-            pool.states[rows, drawn.smoothed],
-            pool.states[rows, drawn.filtered],
-            drawn.score,
-            pt.min(drawn.effective),
-            pt.min(drawn.reached),
-        ]
+        if paths.shape != (*self._shape, *shape) or np.isnan(paths).all(axis=(2, 3)).any():
+            return None
+        return paths
+
+    def drawn(self) -> Draws:
+        """Draw states for each draw of the parameters, which are along the first axis."""
+        source, label = self.how.source, self.how.specification.label
         symbols = {rv: rv.type() for rv in self.parameters}
-        outputs = clone_replace(outputs, replace=symbols, rebuild_strict=False)
-        function = compile_function([u, choices, *symbols.values()], outputs, calls_python=True)
-        found = []
-        for place in range(self.n):
-            numbers, row_numbers = self.rng.random(shape), self.rng.random(shape[0])
-            found.append([*map(np.array, function(numbers, row_numbers, *self._of(place)))])
-        return _Pools(*(np.stack(column) for column in zip(*found, strict=True)))
+        outputs = clone_replace(source.outputs, replace=symbols, rebuild_strict=False)
+        compute = compile_function([*source.inputs, *symbols.values()], outputs, calls_python=True)
+        found = [
+            draw_afresh(source, self.rng, compute, self._of(place), label)
+            for place in range(self.n)
+        ]
+        return Draws(*(np.stack(column) for column in zip(*found, strict=True)))
 
 
 class _Simulation:
     """Simulates the parts of a model for all draws of the parameters at once."""
 
     def __init__(self, specification: Specification, run: _Run) -> None:
-        self._specification, self._n = specification, run.n
+        self._source, self._n = run.how.source, run.n
         self._samplers, self._closures = {}, {}
         parts = {"initial": specification.initial, "transition": specification.transition}
         if not specification.gives_log_density:
@@ -421,7 +419,15 @@ class _Simulation:
 
     def move(self, states: Floats | None, row: Mapping[str, Any]) -> Floats:
         """Return the states of a row, (draws, numbers), from those before; None is the start."""
-        return as_matrix(self._draw("initial" if states is None else "transition", states, row))
+        if states is None:
+            return as_matrix(self._draw("initial", None, row))
+        source = self._source
+        states = np.array(states)
+        states[:, list(source.resets)] = 0.0
+        row = {**row, "dt": row["dt"] / source.substeps}
+        for _ in range(source.substeps):
+            states = as_matrix(self._draw("transition", states, row))
+        return states
 
     def observe(self, states: Floats, row: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return data of a row."""
@@ -500,13 +506,12 @@ def _times_ahead(label: str, last: Floats, dt: Floats, periods: Any, times: Any)
 
 
 def _coords_ahead(how: States, dim: str, ahead: Floats, times: Any) -> dict[str, Any]:
-    """Go on with the coordinates of the rows if they are regular; else the times."""
+    """Go on with the coordinates of the rows if it is plain how; else the times."""
     rows, known = how.specification.rows, how.specification.model.root.coords.get(dim)
-    if times is None and known is not None and len(known) > 1 and not rows.is_panel:
-        labels = np.asarray(known)
-        steps = np.diff(labels) if labels.dtype.kind in "iufM" else np.array([0, 1])
-        if (steps == steps[0]).all():
-            return {dim: labels[-1] + steps[0] * np.arange(1, ahead.shape[1] + 1)}
+    if times is None and known is not None and not rows.is_panel:
+        labels = go_on(np.asarray(known), ahead.shape[1])
+        if labels is not None:
+            return {dim: labels}
     if rows.is_panel and times is None:
         return {dim: np.arange(1, ahead.shape[1] + 1)}
     return {dim: ahead[0]}

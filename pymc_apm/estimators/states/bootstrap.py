@@ -64,6 +64,7 @@ class Sampler:
             replace |= dict(zip(part.closure, closure, strict=True))
         made = vectorise(list(results.values()), replace)
         self.outputs = list(results)
+        self._ndims = [result.type.ndim for result in results.values()]
         others = [part.arguments[name] for name in self.rows]
         self._function = compile_function(
             [zeros, states, *others, *closure], made, random_seed=random_seed, **compile_kwargs
@@ -77,10 +78,11 @@ class Sampler:
         states = np.zeros((n_draws, 0)) if states is None else states
         others = [np.asarray(row[name]) for name in self.rows]
         made = self._function(zeros, states, *others, *closure)
-        return {
-            name: np.broadcast_to(array, (n_draws, *np.shape(array)[1:]))
-            for name, array in zip(self.outputs, made, strict=True)
-        }
+        drawn = {}
+        for name, ndim, array in zip(self.outputs, self._ndims, made, strict=True):
+            own = np.shape(array)[np.ndim(array) - ndim :]  # what all share has no axis of draws
+            drawn[name] = np.broadcast_to(array, (n_draws, *own))
+        return drawn
 
 
 def as_matrix(draws: Mapping[str, NDArray[Any]]) -> Floats:

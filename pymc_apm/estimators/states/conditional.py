@@ -127,6 +127,70 @@ def place_path(weights: FloatVector, k: int, v: FloatVector, uniform: float) -> 
     return slot, v, ancestors_of(weights, v)
 
 
+def make_draw_path(log_transition: Callable[..., Any]) -> Callable[..., Any]:
+    """Return how a path of the states is drawn from the particles of a filter, backwards in time.
+
+    Returns
+    -------
+    callable
+        ``draw_path(states, log_weights, uniforms, data, args)`` returns the path, (T, d), the
+        effective number of particles that it was drawn from at each time, and whether there is one.
+    """
+
+    def draw_path(states: Any, log_weights: Any, uniforms: Any, data: Any, args: Any) -> Any:
+        n_times, dim, n = states.shape
+        path, effective = np.zeros((n_times, dim)), np.zeros(n_times)
+        later = np.empty((dim, n))
+        for t in range(n_times - 1, -1, -1):
+            logs = log_weights[t]
+            if t + 1 < n_times:
+                logs = logs + log_transition(states[t], later, data[t + 1], args)
+            k = draw_index(logs, uniforms[t])
+            if k < 0:
+                return path, effective, False
+            effective[t] = effective_number(weigh(logs)[0])
+            for i in range(dim):
+                path[t, i] = states[t, i, k]
+                later[i] = path[t, i]
+        return path, effective, True
+
+    return draw_path
+
+
+@register_jitable
+def effective_number(weights: FloatVector) -> float:
+    """Return the effective number of particles with some weights, which are not all zero."""
+    return np.sum(weights) ** 2 / np.sum(weights**2)
+
+
+@register_jitable
+def ancestral_path(states: Any, log_weights: Any, ancestors: Any, uniform: float) -> Any:
+    """Draw one of the last particles of a filter, and return its ancestors: a path of the states.
+
+    Returns
+    -------
+    path : ndarray, shape (T, d)
+    effective : ndarray, shape (T,)
+        The effective number of particles that are ancestors of the last ones, at each time.
+    has_path : bool
+    """
+    n_times, dim, n = states.shape
+    path, effective = np.zeros((n_times, dim)), np.zeros(n_times)
+    k = draw_index(log_weights[n_times - 1], uniform)
+    if k < 0:
+        return path, effective, False
+    weights, _ = weigh(log_weights[n_times - 1])
+    for t in range(n_times - 1, -1, -1):
+        effective[t] = effective_number(weights)
+        for i in range(dim):
+            path[t, i] = states[t, i, k]
+        before = np.zeros(n)
+        for j in range(n):
+            before[ancestors[t, j]] += weights[j]
+        weights, k = before, ancestors[t, k]
+    return path, effective, True
+
+
 def make_refresh(
     model: ParticleModel,
     inverse: Inverse,
@@ -156,32 +220,17 @@ def make_refresh(
     step, lookahead = jit(make_step(model)), model.lookahead
     log_transition, unstart, unmove = inverse
 
-    def draw_path(states: Any, log_weights: Any, uniforms: Any, data: Any, args: Any) -> Any:
-        """Draw a path backwards from the particles of a filter."""
-        n_times, dim, n = states.shape
-        path = np.zeros((n_times, dim))
-        later = np.empty((dim, n))
-        for t in range(n_times - 1, -1, -1):
-            logs = log_weights[t]
-            if t + 1 < n_times:
-                logs = logs + log_transition(states[t], later, data[t + 1], args)
-            k = draw_index(logs, uniforms[t, 0])
-            if k < 0:
-                return path, False
-            for i in range(dim):
-                path[t, i] = states[t, i, k]
-                later[i] = path[t, i]
-        return path, True
-
-    compiled_draw_path = jit(draw_path)
+    draw_path = jit(make_draw_path(log_transition))
 
     def refresh(
         states: Any, log_weights: Any, fresh: Any, uniforms: Any, data: Any, args: Any
     ) -> Any:
         n_times, n_rows, n = fresh.shape
-        path, has_moved = compiled_draw_path(states, log_weights, uniforms, data, args)
+        path, _, has_moved = draw_path(states, log_weights, uniforms[:, 0], data, args)
         new, kept, kept_logs = fresh.copy(), np.zeros(states.shape), np.zeros(log_weights.shape)
+        log_means, ancestors = np.zeros(n_times), np.zeros((n_times, n), np.int64)
         x, ahead, total, lost = np.zeros((1, n)), np.zeros(n), 0.0, 0.0
+        chosen = np.arange(n)
         b = min(int(uniforms[0, 1] * n), n - 1)
         for t in range(n_times if has_moved else 0):
             row, jitter = data[t], uniforms[t, 2:].copy().reshape(n_rows - 1, 1)
@@ -193,11 +242,12 @@ def make_refresh(
             for i in range(z.shape[0]):
                 new[t, 1 + i, b] = z[i, 0]
             x, logs, places = step(t == 0, x, ahead, new[t, 1:], row, args)
-            kept[t], kept_logs[t] = x, logs
+            kept[t], kept_logs[t], ancestors[t] = x, logs, chosen[places]
             if t + 1 < n_times:
                 eta = lookahead(x, data[t + 1], args)
                 logs = logs + eta
             weights, log_mean = weigh(logs)
+            log_means[t] = log_mean
             if not (-math.inf < log_mean < math.inf):
                 has_moved = False
                 break
@@ -211,6 +261,7 @@ def make_refresh(
                     has_moved = False
                     break
                 x, ahead = np.ascontiguousarray(x[:, chosen]), eta[chosen]
-        return Refreshed(new, path, has_moved, Filtered(total + lost, kept, kept_logs))
+        filtered = Filtered(total + lost, kept, kept_logs, log_means, ancestors)
+        return Refreshed(new, path, has_moved, filtered)
 
     return refresh

@@ -35,8 +35,11 @@ def state_space(
     points: int | None = None,
     width: float | None = None,
     sort_by: Callable[..., Any] | None = None,
+    proposal: Callable[..., Any] | None = None,
+    lookahead: Callable[..., Any] | None = None,
     substeps: int = 1,
     accumulate: str | Sequence[str] | None = None,
+    record_states: bool = False,
     reference: Mapping[str, Any] | None = None,
     random_seed: int | None = None,
     model: pm.Model | None = None,
@@ -96,12 +99,27 @@ def state_space(
         are sorted before they are resampled, so that the estimate changes little with parameters
         and random numbers. What observations depend on most is best. By default they are sorted
         along a Hilbert curve.
+    proposal : callable, optional
+        For particles, a guided filter: as ``transition``, but the function may also ask for ``y``,
+        the data of the row that particles are moved to (of a dict of data, for these by name).
+        Particles are moved by what it returns, and weighted by the density of the transition
+        divided by its own: it must be possible wherever the transition is. Rows of which data
+        are missing are moved to by the transition.
+    lookahead : callable, optional
+        For particles, an auxiliary filter: from the states of a row, and from ``y`` and what else
+        belongs to the *next* row, to the log of a number. Particles are resampled in proportion to
+        their weights times this number, which is taken back afterwards: a guess of the density of
+        the next data given the state. It is left out where data of the next row are missing.
     substeps : int
         For particles: how many transitions are made from row to row. Each is given a part of the
         time in between as ``dt``.
     accumulate : str or tuple of str, optional
         For particles: states that are set to zero after each row, so that they add up what happens
         between two rows.
+    record_states : bool
+        Whether steps of this package record with each draw, as the statistic ``name + "_states"``,
+        a path of the states from the points or particles that the chain's own ``u`` makes: an exact
+        draw of the states, which ``apm.sample_states`` then takes.
     reference : dict, optional
         Values of the parameters, by name, at which to find out where states are; by default the
         mode of an approximate posterior.
@@ -172,6 +190,7 @@ def state_space(
     model = pm.modelcontext(model)
     label = f"state_space({name!r})"
     one_of(f"method of {label}", method, "auto", "pool", "particles")
+    one_of(f"record_states of {label}", record_states, True, False)
     specification = parse(
         name,
         data,
@@ -184,14 +203,16 @@ def state_space(
         series=series,
         model=model,
     )
+    _check_dims(specification, dims)
     of_pool = {
-        "dims": dims,
         "width": width,
         "reference": reference,
         "random_seed": random_seed,
     }
     of_particles = {
         "sort_by": sort_by,
+        "proposal": proposal,
+        "lookahead": lookahead,
         "substeps": None if substeps == 1 else substeps,
         "accumulate": accumulate,
     }
@@ -204,8 +225,31 @@ def state_space(
             f"{', '.join(given)} of {label} has no meaning for method={method!r}: leave it out."
         )
     if method == "pool":
-        return _pool(specification, points, width, reference, random_seed, dims)
-    return _particles(specification, points, sort_by, substeps, accumulate)
+        term = _pool(specification, points, width, reference, random_seed, dims)
+    else:
+        term = _particles(
+            specification,
+            dims,
+            points=points,
+            sort_by=sort_by,
+            substeps=substeps,
+            accumulate=accumulate,
+            proposal=proposal,
+            lookahead=lookahead,
+        )
+    if record_states:
+        term.tag.apm_states = term.tag.apm_states._replace(records=True)
+    return term
+
+
+def _check_dims(specification: Specification, dims: str | None) -> None:
+    """Check that the dimension of the rows has their length, if the model knows it."""
+    length = None if dims is None else specification.model.dim_lengths.get(dims)
+    if length is not None and int(length.eval()) != len(specification.rows):
+        raise ModelError(
+            f"dims of {specification.label}, {dims!r}, has the length {int(length.eval())} in the "
+            f"model, but the data have {len(specification.rows)} rows."
+        )
 
 
 def _choose(
@@ -224,20 +268,18 @@ def _choose(
     return "pool"
 
 
-def _particles(
-    specification: Specification,
-    points: int | None,
-    sort_by: Callable[..., Any] | None,
-    substeps: int,
-    accumulate: str | Sequence[str] | None,
-) -> TensorVariable:
+def _particles(specification: Specification, dims: str | None, **options: Any) -> TensorVariable:
+    from pymc_apm.estimators.states.afterwards import States
     from pymc_apm.estimators.states.particles import particle_estimate
+    from pymc_apm.estimators.states.sources import FilterSource
 
-    log_estimate = particle_estimate(
-        specification, points=points, sort_by=sort_by, substeps=substeps, accumulate=accumulate
-    )
+    log_estimate = particle_estimate(specification, **options)
     factors = 0 if specification.rows.is_panel else None
-    return Potential(specification.name, log_estimate, factors=factors, model=specification.model)
+    term = Potential(specification.name, log_estimate, factors=factors, model=specification.model)
+    node = log_estimate.owner
+    u, *others = node.inputs
+    term.tag.apm_states = States(specification, FilterSource(node.op, u, others), dims)
+    return term
 
 
 def _pool(
@@ -252,15 +294,9 @@ def _pool(
     from pymc_apm.estimators.states.afterwards import States
     from pymc_apm.estimators.states.pilot import LOW_NOISE, default_width, find_guide
     from pymc_apm.estimators.states.pool import check_suits, make_pool
+    from pymc_apm.estimators.states.sources import PoolSource
 
     label, rows = specification.label, specification.rows
-    if dims is not None:
-        length = specification.model.dim_lengths.get(dims)
-        if length is not None and int(length.eval()) != len(rows):
-            raise ModelError(
-                f"dims of {label}, {dims!r}, has the length {int(length.eval())} in the model, but "
-                f"the data have {len(rows)} rows."
-            )
     if points is not None:
         points = positive_integer(f"points of {label}", points, 2)
     if width is None:
@@ -279,5 +315,6 @@ def _pool(
     pool = make_pool(specification, pilot.guide, of_rows, pilot.n_points)
     estimate = pool.estimates if rows.is_panel else pool.estimates[0]
     term = Potential(name, estimate, factors=0 if rows.is_panel else None, model=model)
-    term.tag.apm_states = States(specification, pilot.guide, pilot.n_points, pilot.noise, dims)
+    source = PoolSource(specification, pilot.guide, pilot.n_points, pilot.noise, u)
+    term.tag.apm_states = States(specification, source, dims)
     return term

@@ -93,11 +93,17 @@ class Filtered(NamedTuple):
         The particles, in their order; empty unless they are wanted.
     log_weights : ndarray, shape (T, N)
         The logs of their weights, without the look-ahead.
+    log_means : ndarray, shape (T,)
+        The logs of the means of weights, with the look-ahead; their sum is the estimate.
+    ancestors : ndarray of int, shape (T, N)
+        Which particle of the time before each was moved from; at the first time their own numbers.
     """
 
     log_estimate: float
     states: Any
     log_weights: Any
+    log_means: Any
+    ancestors: Any
 
 
 @register_jitable
@@ -192,27 +198,30 @@ def make_filter(
 
     def run(u: Any, data: Any, args: Any, keeps: bool) -> Any:
         n_times, _, n = u.shape
-        x, ahead = np.zeros((1, n)), np.zeros(n)
+        x, ahead, chosen = np.zeros((1, n)), np.zeros(n), np.arange(n)
         kept, kept_logs = np.zeros((0, 0, 0)), np.zeros((0, 0))
+        log_means, ancestors = np.zeros(n_times), np.zeros((0, 0), np.int64)
         total, lost = 0.0, 0.0
         for t in range(n_times):
-            x, logs, _ = step(t == 0, x, ahead, u[t, 1:], data[t], args)
+            x, logs, places = step(t == 0, x, ahead, u[t, 1:], data[t], args)
             if keeps:
                 if t == 0:
                     kept, kept_logs = np.zeros((n_times, x.shape[0], n)), np.zeros((n_times, n))
-                kept[t], kept_logs[t] = x, logs
+                    ancestors = np.zeros((n_times, n), np.int64)
+                kept[t], kept_logs[t], ancestors[t] = x, logs, chosen[places]
             if t + 1 < n_times:
                 eta = lookahead(x, data[t + 1], args)
                 logs = logs + eta
             weights, log_mean = weigh(logs)
+            log_means[t] = log_mean
             if not (-math.inf < log_mean < math.inf):
-                return Filtered(log_mean, kept, kept_logs)
+                return Filtered(log_mean, kept, kept_logs, log_means, ancestors)
             total, lost = added(total, lost, log_mean)
             if t + 1 < n_times:
                 chosen = ancestors_of(weights, u[t, 0])
                 x, ahead = np.ascontiguousarray(x[:, chosen]), eta[chosen]
                 for i in resets:
                     x[i] = 0.0
-        return Filtered(total + lost, kept, kept_logs)
+        return Filtered(total + lost, kept, kept_logs, log_means, ancestors)
 
     return run

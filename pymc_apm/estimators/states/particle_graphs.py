@@ -91,14 +91,23 @@ def make_graphs(
     sort_by: Callable[..., Any] | None = None,
     substeps: int = 1,
     has_resets: bool = False,
+    proposal: Callable[..., Any] | None = None,
+    lookahead: Callable[..., Any] | None = None,
 ) -> Graphs:
     """Make the functions of a particle filter.
 
-    Those of its inverse too, if each state is a draw whose distribution function is known, and
-    there are neither substeps nor states that are set to zero.
+    The density of the transition too, if there is one and there are neither substeps nor states
+    that are set to zero; and those of the inverse, if besides each state is a draw whose
+    distribution function is known.
     """
-    maker = _Maker(specification, points, substeps)
-    return maker.make(sort_by, substeps == 1 and not has_resets)
+    is_markov = substeps == 1 and not has_resets
+    if proposal is not None and not is_markov:
+        raise ModelError(
+            f"proposal of {specification.label} cannot be combined with substeps or accumulate: it "
+            "stands for one transition, from row to row."
+        )
+    maker = _Maker(specification, points, substeps, proposal)
+    return maker.make(sort_by, lookahead, is_markov)
 
 
 class Simulation(NamedTuple):
@@ -177,13 +186,24 @@ def make_table(specification: Specification) -> Table:
 class _Maker:
     """Makes the graphs of one model."""
 
-    def __init__(self, specification: Specification, points: int, substeps: int) -> None:
+    def __init__(
+        self,
+        specification: Specification,
+        points: int,
+        substeps: int,
+        proposal: Callable[..., Any] | None,
+    ) -> None:
         self.specification = specification
         self.substeps = substeps
         self.table = make_table(specification)
         self.starting = simulate(specification.initial)
         self.moving = simulate(specification.transition)
-        n_numbers = max(self.starting.size, substeps * self.moving.size)
+        self.n_moving = self.moving.size
+        self.proposal = None if proposal is None else self._part("proposal", proposal)
+        if self.proposal is not None:
+            self.proposing = simulate(self.proposal)
+            self.n_moving = max(self.n_moving, self.proposing.size)
+        n_numbers = max(self.starting.size, substeps * self.n_moving)
         dim, width = specification.n_dims, self.table.values.type.shape[1]
 
         def matrix(name: str, length: int, n: int) -> TensorVariable:
@@ -192,13 +212,18 @@ class _Maker:
         self.row = pt.tensor("row", dtype="float64", shape=(width,))
         self.x, self.before = matrix("x", dim, points), matrix("before", dim, points)
         self.z_start = matrix("z_start", n_numbers, points)
-        self.z = matrix("z", self.moving.size, points)
+        self.z = matrix("z", self.n_moving, points)
         self.n_points = points
         self.n_numbers = n_numbers
         self.one, self.one_before = matrix("one", dim, 1), matrix("one_before", dim, 1)
         self.jitter = matrix("jitter", n_numbers, 1)
 
-    def make(self, sort_by: Callable[..., Any] | None, may_have_inverse: bool) -> Graphs:
+    def make(
+        self,
+        sort_by: Callable[..., Any] | None,
+        lookahead: Callable[..., Any] | None,
+        may_have_density: bool,
+    ) -> Graphs:
         """Make all graphs."""
         x, before, row = self.x, self.before, self.row
         inputs = {
@@ -209,21 +234,28 @@ class _Maker:
         specification = self.specification
         outputs = {
             "start": self._simulated(specification.initial, self.starting, None, self.z_start),
-            "move": self._simulated(specification.transition, self.moving, before, self.z),
+            "move": self._moved(),
             "log_weights": self._log_observation(),
         }
         if sort_by is not None:
             inputs["keys"] = [x, row]
-            outputs["keys"] = self._keys(sort_by)
-        if may_have_inverse and self._has_inverse():
+            outputs["keys"] = self._number("sort_by", sort_by)
+        if lookahead is not None:
+            inputs["lookahead"] = [x, row]
+            # Not zero, so that no particle is excluded: its weight is divided by this afterwards.
+            eta = pt.clip(self._number("lookahead", lookahead), -700.0, 700.0)
+            outputs["lookahead"] = pt.switch(self.is_seen, eta, 0.0)
+        if self.proposal is not None:
+            inputs["guided"] = [before, x, row]
+            outputs["guided"] = self._guided_log_weights(outputs["log_weights"])
+        if may_have_density and self._has_density():
             inputs["log_transition"] = [before, x, row]
+            outputs["log_transition"] = self._log_transition()
+        if "log_transition" in outputs and self._has_inverse():
             inputs["unstart"] = [self.one, self.jitter, row]
             inputs["unmove"] = [self.one_before, self.one, self.jitter, row]
-            outputs["log_transition"] = self._log_transition()
             outputs["unstart"] = self._numbers(specification.initial, self.starting, None)
-            outputs["unmove"] = self._numbers(
-                specification.transition, self.moving, self.one_before
-            )
+            outputs["unmove"] = self._numbers_of_move()
         own = {symbol for symbols in inputs.values() for symbol in symbols}
         made, closure = closed(list(outputs.values()), own, specification.model)
         return Graphs(
@@ -232,7 +264,7 @@ class _Maker:
             closure,
             self.table.values,
             self.n_numbers,
-            self.moving.size,
+            self.n_moving,
         )
 
     def _states(self, x: TensorVariable) -> dict[str, TensorVariable]:
@@ -255,6 +287,7 @@ class _Maker:
             if isinstance(name, str)
         }
         known["dt"] = known["dt"] / self.substeps
+        known |= {n: self.table.columns["data", d].of(self.row) for n, d in self._data.items()}
         known |= self._states(x) if x is not None else {}
         return {
             symbol: known[name].astype(symbol.type.dtype)
@@ -324,31 +357,69 @@ class _Maker:
             batch = pt.switch(is_seen > 0.0, batch, 0.0)
         return pt.sum(batch, axis=-1) if density.type.ndim else batch
 
-    def _keys(self, sort_by: Callable[..., Any]) -> TensorVariable:
+    # Functions that the user gives besides
+
+    @property
+    def _data(self) -> dict[str, str]:
+        """By what names functions may ask for data: ``y``, or their own if they are several."""
+        names = list(self.specification.data)
+        return {"y": names[0]} if len(names) == 1 else {name: name for name in names}
+
+    @property
+    def is_seen(self) -> TensorVariable:
+        """Whether all data of the row are there."""
+        columns = [self.table.columns["seen", name] for name in self.specification.data]
+        return pt.all(pt.stack([pt.all(column.of(self.row) > 0.0) for column in columns]))
+
+    def _part(self, option: str, function: Callable[..., Any], names: Sequence[str] = ()) -> Part:
+        """Call a function of states, of what belongs to a row, and of its data."""
         specification = self.specification
-        known = {
-            **specification.observation.arguments,
-            **specification.transition.arguments,
+        shapes = {
+            name: pt.tensor(name, dtype="float64", shape=self.table.columns["data", d].shape)
+            for name, d in self._data.items()
         }
-        symbols = {
-            state.name: known.get(
-                state.name,
-                pt.tensor(
-                    state.name,
-                    dtype="int64" if state.is_discrete else "float64",
-                    shape=state.shape,
-                ),
-            )
-            for state in specification.states
-        }
-        label = f"sort_by of {specification.label}"
-        part = make_part(label, sort_by, symbols, ["key"], specification.model)
-        (key,) = part.results.values()
-        if part.draws or key.type.ndim:
-            raise ModelError(f"{label} must be a number, computed from states without a draw.")
-        (made,) = vectorise([key], self._arguments(part.arguments, self.x))
+        known = shapes | specification.symbols()
+        if option == "sort_by":
+            known = {name: symbol for name, symbol in known.items() if name not in shapes}
+        label = f"{option} of {specification.label}"
+        results = names or [state.name for state in specification.states]
+        return make_part(label, function, known, results, specification.model)
+
+    def _number(self, option: str, function: Callable[..., Any]) -> TensorVariable:
+        """Return a number for each particle, computed from its states."""
+        part = self._part(option, function, ["number"])
+        (number,) = part.results.values()
+        if part.draws or number.type.ndim:
+            raise ModelError(f"{part.label} must be a number, computed from states without a draw.")
+        (made,) = vectorise([number], self._arguments(part.arguments, self.x))
         (made,) = attached([made], part.closure)
         return pt.zeros(self.n_points) + made.astype("float64")
+
+    def _moved(self) -> TensorVariable:
+        """Return particles after a move: by the proposal, if there is one, where all is seen."""
+        moved = self._simulated(self.specification.transition, self.moving, self.before, self.z)
+        if self.proposal is None:
+            return moved
+        proposed = self._simulated(self.proposal, self.proposing, self.before, self.z)
+        return pt.switch(self.is_seen, proposed, moved)
+
+    def _guided_log_weights(self, log_weights: TensorVariable) -> TensorVariable:
+        """Return the log weights of particles that a proposal made."""
+        assert self.proposal is not None
+        proposed = self.specification._replace(transition=self.proposal)
+        log_ratio = self._log_transition() - self._log_transition(proposed)
+        return log_weights + pt.switch(self.is_seen, log_ratio, 0.0)
+
+    def _numbers_of_move(self) -> TensorVariable:
+        """Return the normal numbers that make a move of one particle."""
+
+        def of(part: Part, simulation: Simulation) -> TensorVariable:
+            return self._numbers(part, simulation, self.one_before)
+
+        moved = of(self.specification.transition, self.moving)
+        if self.proposal is None:
+            return moved
+        return pt.switch(self.is_seen, of(self.proposal, self.proposing), moved)
 
     # The inverse
 
@@ -356,6 +427,10 @@ class _Maker:
         """Say whether random numbers can be found that make given states."""
         specification = self.specification
         parts = [specification.transition]
+        if self.proposal is not None:
+            if self.proposing.size != self.moving.size:
+                return False  # numbers that a move does not take would have to be left as they are
+            parts.append(self.proposal)
         if not specification.is_fixed_start:
             parts.append(specification.initial)
         for part in parts:
@@ -367,14 +442,18 @@ class _Maker:
                 return False
             if not all(map(has_score, draws)):
                 return False
+        return True
+
+    def _has_density(self) -> bool:
+        """Say whether PyMC can derive the density of the transition."""
         try:
-            specification.transition_density()
+            self.specification.transition_density()
         except ModelError:
             return False
         return True
 
-    def _log_transition(self) -> TensorVariable:
-        density = self.specification.transition_density()
+    def _log_transition(self, specification: Specification | None = None) -> TensorVariable:
+        density = (specification or self.specification).transition_density()
         replace = self._arguments({**density.inputs, **density.previous}, self.before)
         for name, batch in self._states(self.x).items():
             replace[density.current[name]] = batch.astype(density.current[name].type.dtype)

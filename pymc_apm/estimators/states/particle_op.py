@@ -20,7 +20,13 @@ from pytensor.graph.op import Op
 from pymc_apm._compat import compile_function, numba_function, numba_graph, with_gradient
 from pymc_apm.errors import CompileError, see
 from pymc_apm.estimators.states.conditional import Inverse, make_refresh
-from pymc_apm.estimators.states.filter import Filtered, ParticleModel, make_filter
+from pymc_apm.estimators.states.filter import (
+    Filtered,
+    ParticleModel,
+    make_filter,
+    no_lookahead,
+)
+from pymc_apm.estimators.states.particle_draws import make_draw
 from pymc_apm.estimators.states.particle_graphs import Graphs
 from pymc_apm.estimators.states.sorting import (
     first_coordinate,
@@ -43,10 +49,13 @@ class Engine(NamedTuple):
     run, refresh : callable
         As those of :func:`~pymc_apm.estimators.states.filter.make_filter` and
         :func:`~pymc_apm.estimators.states.conditional.make_refresh`.
+    draw : callable
+        As that of :func:`~pymc_apm.estimators.states.particle_draws.make_draw`.
     """
 
     run: Callable[..., Any]
     refresh: Callable[..., Any] | None
+    draw: Callable[..., Any]
 
 
 class Memo(NamedTuple):
@@ -172,7 +181,7 @@ class ParticleFilter(Op):
     @property
     def can_refresh(self) -> bool:
         """Whether the op can draw its random numbers afresh by conditional SMC."""
-        return "log_transition" in self.outputs
+        return "unmove" in self.outputs
 
     def refresh(
         self, rng: np.random.Generator, u: NDArray[np.float64], table: Any, *parameters: Any
@@ -196,7 +205,7 @@ class ParticleFilter(Op):
         n_uniform, args = 1 + u.shape[-2], tuple(parameters)
         for number, (old, rows) in enumerate(self._pieces(u, table)):
             fresh, _ = self._pieces(new, table)[number]
-            _, states, log_weights = self._filtered(number, (old, rows), parameters)
+            _, states, log_weights, *_ = self._filtered(number, (old, rows), parameters)
             uniforms = rng.random((len(rows), n_uniform))
             refreshed = refresh(states, log_weights, fresh, uniforms, rows, args)
             if not refreshed.has_moved:
@@ -204,6 +213,28 @@ class ParticleFilter(Op):
             fresh[...] = refreshed.u
             self._remember(number, (fresh, rows, *parameters), refreshed.filtered)
         return new
+
+    def draw(
+        self, rng: np.random.Generator, u: NDArray[np.float64], table: Any, *parameters: Any
+    ) -> tuple[NDArray[np.float64], ...] | None:
+        """Draw states from the particles that u makes; None if the estimate is zero.
+
+        Returns
+        -------
+        tuple of ndarray, or None
+            The parts of :class:`~pymc_apm.estimators.states.particle_draws.Drawn` but the last,
+            with the rows of all series along the first axis.
+        """
+        made, args = [], tuple(parameters)
+        for own, rows in self._pieces(u, table):
+            filtered = self.engine.run(own, rows, args, True)
+            if not np.isfinite(filtered.log_estimate):
+                return None
+            *parts, has_path = self.engine.draw(filtered, rng.random((len(rows), 2)), rows, args)
+            if not has_path:
+                return None
+            made.append(parts)
+        return tuple(np.concatenate(column) for column in zip(*made, strict=True))
 
     def _pieces(self, u: Any, table: Any) -> list[tuple[Any, Any]]:
         """Return what belongs to each series: views."""
@@ -251,12 +282,14 @@ class ParticleFilter(Op):
         def moved_log_weights(before: Any, x: Any, row: Any, args: Any) -> Any:
             return log_weights(x, row, args)
 
+        guided = functions.get("guided", jit(moved_log_weights))
         is_simple = self.options.n_dims == 1 and "keys" not in functions
         model = ParticleModel(
             functions["start"],
             functions["move"],
             log_weights,
-            jit(moved_log_weights),
+            guided,
+            lookahead=functions.get("lookahead", no_lookahead),
             keys=functions.get("keys", first_coordinate if is_simple else hilbert_keys),
             order=order_by_value if is_simple else order_by_key,
             substeps=self.options.substeps,
@@ -265,12 +298,13 @@ class ParticleFilter(Op):
         )
         run = jit(make_filter(model, jit))
         refresh = None
+        draw = jit(make_draw(functions.get("log_transition"), jit))
         if self.can_refresh:
             inverse = Inverse(
                 *[functions[name] for name in ("log_transition", "unstart", "unmove")]
             )
             refresh = jit(make_refresh(model, inverse, jit))
-        return Engine(run, refresh)
+        return Engine(run, refresh, draw)
 
 
 def _in_python(

@@ -1,5 +1,6 @@
 """``method="particles"``: the likelihood of a state-space model by a particle filter."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from pymc_apm.estimators.states.specification import Specification
 from pymc_apm.randomness import StandardNormal
 from pymc_apm.validation import positive_integer
 
+_log = logging.getLogger("pymc.apm")
+
 POINTS = 100
 """How many particles there are if the user does not say."""
 
@@ -24,6 +27,8 @@ def particle_estimate(
     sort_by: Callable[..., Any] | None = None,
     substeps: int = 1,
     accumulate: str | Sequence[str] | None = None,
+    proposal: Callable[..., Any] | None = None,
+    lookahead: Callable[..., Any] | None = None,
 ) -> TensorVariable:
     """Return the log-estimate of a particle filter, one for each series of a panel.
 
@@ -40,6 +45,10 @@ def particle_estimate(
         How often the transition is made between two rows; its ``dt`` is a part of that.
     accumulate : str or list of str, optional
         The states that are set to zero after each row, to add up what happens between two.
+    proposal : callable, optional
+        The distribution by which particles are moved to a row, all of whose data are there.
+    lookahead : callable, optional
+        The log of what particles are favoured by before they move to such a row.
     """
     label = specification.label
     n_points = positive_integer(f"points of {label}", POINTS if points is None else points)
@@ -50,7 +59,9 @@ def particle_estimate(
             "curve through all of them: say by sort_by= what to sort particles by."
         )
     resets = _resets(specification, accumulate)
-    graphs = make_graphs(specification, n_points, sort_by, substeps, bool(resets))
+    graphs = make_graphs(
+        specification, n_points, sort_by, substeps, bool(resets), proposal, lookahead
+    )
     rows = specification.rows
     lengths = tuple(int(length) for length in rows.lengths)
     options = Options(specification.n_dims, substeps, resets, lengths, rows.is_panel)
@@ -59,6 +70,12 @@ def particle_estimate(
         shape = (len(lengths), *shape)
     u = StandardNormal(f"{specification.name}_u", shape=shape, model=specification.model)
     op = ParticleFilter(graphs, options)
+    if proposal is not None and not op.can_refresh:
+        _log.info(
+            f"u of {label} is updated as any other, not by conditional SMC: for that each state "
+            "must be a draw, pm.X.dist(...), whose distribution function is known, of the "
+            "transition and of the proposal, which must take as many random numbers."
+        )
     return op(u, graphs.table, *graphs.closure.values())
 
 

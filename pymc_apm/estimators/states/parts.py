@@ -23,13 +23,16 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
-from pytensor.tensor.random.basic import MvNormalRV
+from pytensor.tensor.random.basic import BetaBinomialRV, BinomialRV, MultinomialRV, MvNormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import ModelError
+
+OF_INTEGERS = (BinomialRV, BetaBinomialRV, MultinomialRV)
+"""Draws whose first parameter NumPy wants as an integer; states that are counts are floats."""
 
 LOG_2_PI = float(np.log(2.0 * np.pi))
 
@@ -129,6 +132,11 @@ class Part(NamedTuple):
             raise ModelError(self._no_density(error)) from error
         if any(is_draw(node) for node in toposort(list(made.values()))):
             raise ModelError(self._no_density("more draws go into it than come out"))
+        shapes = [v.type.shape for v in (*self.draws, *self.results.values())]
+        if not any(None in shape for shape in shapes):
+            sizes = [int(np.prod(shape)) for shape in shapes]
+            if sum(sizes[: len(self.draws)]) < sum(sizes[len(self.draws) :]):
+                raise ModelError(self._no_density("more numbers come out of it than are drawn"))
         return made
 
     def _no_density(self, reason: Any) -> str:
@@ -201,6 +209,8 @@ class Part(NamedTuple):
                 and (not isinstance(node.op, RandomVariable) or place >= 2)
             )
             inputs = list(node.inputs)
+            if isinstance(node.op, OF_INTEGERS):
+                inputs[first] = pt.round(inputs[first]).astype("int64")
             inputs[first] = inputs[first] + batch.astype(inputs[first].type.dtype)
             place = node.outputs.index(draw)
             replacements[draw] = node.op.make_node(*inputs).outputs[place]

@@ -108,6 +108,8 @@ class ChunkOp(Op):
     """
 
     __props__ = ()
+    is_compiled = True
+    """To compile a chain saves little: most of the time is spent in here, and that is compiled."""
 
     def __init__(
         self,

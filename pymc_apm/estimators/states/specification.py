@@ -160,6 +160,10 @@ class Specification(NamedTuple):
         own = {"t": rows.t, "dt": rows.dt, "time": rows.time, "series": rows.series}
         return own | self.covariates
 
+    def symbols(self) -> dict[str, TensorVariable]:
+        """Return symbols of all that functions may ask for, by name: states, and what rows have."""
+        return _symbols_of_rows(self.covariates) | _symbols_of_states(self.states)
+
     def split(self, vector: Any) -> dict[str, Any]:
         """Return the states, by name, in vectors of all states along the last axis."""
         return {state.name: state.of(vector) for state in self.states}
@@ -447,12 +451,7 @@ def parse(
             " give all states a distribution, or none."
         )
     all_states = _states(label, first, rows, made)
-    symbols = {
-        state.name: pt.tensor(
-            state.name, dtype="int64" if state.is_discrete else "float64", shape=state.shape
-        )
-        for state in all_states
-    }
+    symbols = _symbols_of_states(all_states)
     next_ = make_part(f"transition of {label}", transition, symbols | known, names, model)
     _check_shapes(label, next_, all_states)
     gives_log_density = "y" in argument_names(f"observation of {label}", observation)
@@ -485,6 +484,15 @@ def _names_of_states(label: str, states: Any, initial: Any) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names):
         raise ModelError(f"states of {label} must be different names, got {states!r}.")
     return names
+
+
+def _symbols_of_states(states: Sequence[State]) -> dict[str, TensorVariable]:
+    return {
+        state.name: pt.tensor(
+            state.name, dtype="int64" if state.is_discrete else "float64", shape=state.shape
+        )
+        for state in states
+    }
 
 
 def _symbols_of_rows(covariates: Mapping[str, TensorVariable]) -> dict[str, TensorVariable]:
