@@ -159,6 +159,17 @@ def z_scores(first: Any, second: Any) -> dict[str, float]:
     return found
 
 
+def least_ess(posterior: Any) -> float:
+    """Return the smallest effective number of draws of any parameter."""
+    found = []
+    for name in posterior.data_vars:
+        values = posterior[name].values
+        for column in values.reshape(*values.shape[:2], -1).transpose(2, 0, 1):
+            if np.ptp(column) > 1e-9:
+                found.append(float(np.squeeze(az.ess(np.ascontiguousarray(column)))))
+    return min(found)
+
+
 def compare(name: str, draws: int, chains: int, seed: int) -> None:
     """Sample a model both ways, and print a line of the table."""
     with pm.Model() as model:
@@ -171,10 +182,14 @@ def compare(name: str, draws: int, chains: int, seed: int) -> None:
     idata = pm.sample(2 * draws, tune=1000, model=marginal, **quiet)
     end = time.perf_counter()
     scores = z_scores(joint.posterior, idata.posterior)
+    reference = joint.posterior[list(idata.posterior.data_vars)]
+    divergent = int(joint.sample_stats["diverging"].sum())
     worst = max(scores, key=lambda label: abs(scores[label]))
     print(
         f"{name:18} {len(scores):3} comparisons, largest |z| {abs(scores[worst]):4.1f} "
-        f"({worst}); {middle - start:4.0f} s and {end - middle:4.0f} s",
+        f"({worst}); {middle - start:4.0f} s and {end - middle:4.0f} s; "
+        f"NUTS: {divergent} divergences, ESS {least_ess(reference):.0f}; "
+        f"marginal: ESS {least_ess(idata.posterior):.0f}",
         flush=True,
     )
     if name == "eight_schools":

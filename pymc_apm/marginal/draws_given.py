@@ -14,7 +14,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_apm._compat import compile_function, dataset_of
 from pymc_apm.errors import ModelError
-from pymc_apm.marginal.estimate import from_blocks, log_weights_of, numbers_of_blocks
+from pymc_apm.marginal.estimate import from_blocks, log_weights_of, n_unused, numbers_of_blocks
 from pymc_apm.marginal.record import Record
 
 __all__ = ["Weighted", "WeightedDraws"]
@@ -71,6 +71,7 @@ class WeightedDraws:
         self._values = [_values_of(v.name, model, posterior) for v in stand_ins]
         self._dtypes = [v.type.dtype for v in stand_ins]
         _check_read(record, model)
+        _check_same_data(idata, [v.name for v in data], model)
 
     def points(self) -> Iterator[list[NDArray[Any]]]:
         """Return the parameters of all draws, chain by chain."""
@@ -104,9 +105,12 @@ def _graphs(record: Record, samples: int) -> tuple[list[Any], list[Variable], Va
         log_weights = pt.broadcast_to(log_weights, (samples, structure.n_factors))
     else:
         z = pt.tensor(dtype="float64", shape=(samples, *numbers_of_blocks(structure)))
-        u = [("normal", z)]
+        # What feeds nothing that was observed is drawn from its distribution in the model.
+        unused = pt.tensor(dtype="float64", shape=(samples, n_unused(structure)))
+        u = [("normal", z), ("normal", unused)]
         blocks, log_weights = record.blocks.build(z)
-        latents, ordinary = log_weights_of(weights, structure, from_blocks(structure, blocks))
+        numbers = from_blocks(structure, blocks, unused)
+        latents, ordinary = log_weights_of(weights, structure, numbers)
         n_alone = structure.n_factors - len(structure.n_latents)
         if n_alone:
             alone = pt.broadcast_to(ordinary[:, -n_alone:], (samples, n_alone))
@@ -140,4 +144,18 @@ def _check_read(record: Record, model: pm.Model) -> None:
                 f"{data.name} has been changed since apm.marginalize was called, which found by it "
                 "what depends on what. Set it back, or call apm.marginalize again. For predictions "
                 "give new data to apm.sample_posterior_predictive(..., data=...)."
+            )
+
+
+def _check_same_data(idata: Any, names: list[str], model: pm.Model) -> None:
+    """Refuse data that are not those of the run, given which the latent variables are wanted."""
+    recorded = dataset_of(idata, "constant_data")
+    for name in names if recorded is not None else []:
+        if name in recorded and not np.array_equal(
+            recorded[name].values, model[name].get_value(), equal_nan=True
+        ):
+            raise ModelError(
+                f"{name} has been changed since the model was sampled, so that the latent "
+                "variables would not be those of the data. Set it back. For predictions give new "
+                "data to apm.sample_posterior_predictive(..., data=...)."
             )

@@ -50,7 +50,9 @@ def log_weights_of(
             flat = values if values.type.ndim == 2 else values.reshape((values.shape[0], -1))
             sums = _sums_of_factors(flat, structure.of_terms[name], structure.n_factors)
         total = sums if total is None else total + sums
-    return latents, total
+    # What is no number has the density zero, as for PyMC's own samplers: a square root of a
+    # latent variable is none where that is negative. One such draw must not spoil the mean.
+    return latents, pt.switch(pt.isnan(total), -np.inf, total) if structure.nan_is_zero else total
 
 
 def _sums_of_factors(values: TensorVariable, factors: Labels, n_factors: int) -> TensorVariable:
@@ -77,7 +79,14 @@ def numbers_of_blocks(structure: Structure) -> tuple[int, int]:
     return len(n_latents), int(n_latents.max())
 
 
-def from_blocks(structure: Structure, blocks: TensorVariable) -> list[TensorVariable]:
+def n_unused(structure: Structure) -> int:
+    """Return how many random numbers feed nothing that was observed."""
+    return sum(int((labels < 0).sum()) for labels in structure.of_u.values())
+
+
+def from_blocks(
+    structure: Structure, blocks: TensorVariable, unused: TensorVariable | None = None
+) -> list[TensorVariable]:
     """Return the random numbers of all latent variables.
 
     Parameters
@@ -85,20 +94,26 @@ def from_blocks(structure: Structure, blocks: TensorVariable) -> list[TensorVari
     structure : Structure
     blocks : TensorVariable
         Shape (..., blocks, size of a block). Smaller blocks leave the last numbers out.
+    unused : TensorVariable, optional
+        Shape (..., n_unused(structure)). Numbers that feed nothing; any will do if not given.
     """
     used = np.zeros(len(structure.n_latents), dtype=np.int64)
     n_blocks, size = numbers_of_blocks(structure)
     flat = blocks.reshape(
         (*(blocks.shape[i] for i in range(blocks.type.ndim - 2)), n_blocks * size)
     )
-    found = []
+    if unused is not None:
+        flat = pt.concatenate([flat, unused], axis=-1)
+    found, n_skipped = [], 0
     for labels in structure.of_u.values():
         places = np.zeros(labels.size, dtype=np.int64)
         for element, factor in enumerate(labels.ravel()):
-            # What feeds nothing may have any number.
             if factor >= 0:
                 places[element] = factor * size + used[factor]
                 used[factor] += 1
+            elif unused is not None:
+                places[element] = n_blocks * size + n_skipped
+                n_skipped += 1
         taken = flat[..., places]
         lead = [taken.shape[i] for i in range(taken.type.ndim - 1)]
         found.append(pt.reshape(taken, (*lead, *labels.shape), ndim=len(lead) + labels.ndim))

@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import xarray as xr
+from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pymc_apm._compat import dataset_of, groups_of, result_of
+from pymc_apm._compat import dataset_of, result_of
 from pymc_apm.errors import ModelError
 from pymc_apm.marginal.latents import sample_latent, with_variables
 from pymc_apm.marginal.record import record_of
@@ -92,9 +94,6 @@ def sample_posterior_predictive(
         drawn = sample_latent(idata, model, samples=samples, random_seed=int(seeds[0]))
         posterior = posterior.assign(dict(dataset_of(drawn, "posterior").data_vars))
     groups = {"posterior": posterior}
-    constant = groups_of(idata).get("constant_data")
-    if constant is not None:
-        groups["constant_data"] = constant
 
     ordinary = copy_of(record.ordinary)
     for variable in ordinary.data_vars:
@@ -104,8 +103,16 @@ def sample_posterior_predictive(
     for name in [rv.name for rv in ordinary.free_RVs]:
         if name not in posterior and name not in drop and name in model.named_vars:
             ordinary = pm.do(ordinary, {name: _fixed(name, model)})
+    # PyMC draws what depends on data, or lengths, that are not known to be those of the run anew.
+    groups["constant_data"] = _data_of(ordinary)
+    lengths = _lengths_of(ordinary)
     if data or coords:
         _set_data(ordinary, data or {}, coords or {})
+    if not new_groups:
+        _check_groups(ordinary, {name: posterior[name] for name in latents})
+    same = [dim for dim, n in _lengths_of(ordinary).items() if n == lengths[dim]]
+    unnamed = [dim for dim in same if ordinary.coords[dim] is None]
+    ordinary = freeze_dims_and_data(ordinary, dims=unnamed, data=[])
     shown = [name for name in names if not (name in latents and not new_groups)]
     found = pm.sample_posterior_predictive(
         result_of(groups),
@@ -133,6 +140,36 @@ def _fixed(name: str, model: pm.Model) -> Any:
     if variable in model.observed_RVs:
         return model.rvs_to_values[variable].eval()
     raise ModelError(f"The posterior has no draws of {name}.")
+
+
+def _data_of(model: pm.Model) -> xr.Dataset:
+    """Return the values of data containers, as ``pm.sample`` records them."""
+    values = {v.name: v.get_value() for v in model.data_vars if isinstance(v, SharedVariable)}
+    return xr.Dataset(
+        {
+            name: (tuple(f"{name}_dim_{axis}" for axis in range(value.ndim)), value)
+            for name, value in values.items()
+        }
+    )
+
+
+def _lengths_of(model: pm.Model) -> dict[str, int]:
+    return {dim: int(length.eval()) for dim, length in model.dim_lengths.items()}
+
+
+def _check_groups(model: pm.Model, latents: Mapping[str, xr.DataArray]) -> None:
+    """Refuse other groups than those of which there are draws."""
+    for name, draws in latents.items():
+        shape = tuple(int(length) for length in model[name].shape.eval())
+        coords = {dim: model.coords.get(dim) for dim in draws.dims[2:]}
+        if shape != draws.shape[2:] or any(
+            values is not None and not np.array_equal(values, draws[dim].values)
+            for dim, values in coords.items()
+        ):
+            raise ModelError(
+                f"With the data and coordinates that were given, {name} is of other groups than "
+                "those that were observed. Give new_groups=True."
+            )
 
 
 def _set_data(model: pm.Model, data: Mapping[str, Any], coords: Mapping[str, Any]) -> None:

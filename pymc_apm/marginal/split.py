@@ -101,6 +101,12 @@ def split(model: pm.Model, names: Sequence[str], proposals: Mapping[str, TensorV
                 f"depends on {rv.name}. Name it too, to integrate both out, or leave both in the "
                 "model."
             )
+        if not _has_usual_transform(model, model[rv.name]):
+            raise ModelError(
+                f"{rv.name} depends on {_list(v.name for v in downstream[rv])} and has a transform "
+                "of the user's own, so that its density may not integrate to 1, as it would have "
+                "to be left out. Take the transform away."
+            )
     for name, rv in latents.items():
         if rv not in fed:
             raise ModelError(
@@ -196,17 +202,18 @@ def _check_latents(model: pm.Model, names: Sequence[str]) -> None:
                 f"{', '.join(free) or 'none'}."
             )
         rv = free[name]
-        given = model.rvs_to_transforms[rv]
-        if not _same_transform(rv, given, default_transform(rv)):
+        if not _has_usual_transform(model, rv):
             raise ModelError(
-                f"{name} has a transform of the user's own, {given}. It may make its density "
-                "another one than that of its distribution (transforms.ordered does, by leaving "
-                "out all other orders), which cannot be drawn from. Take the transform away, or "
+                f"{name} has a transform of the user's own, {model.rvs_to_transforms[rv]}. It may "
+                "make its density another one than that of its distribution (transforms.ordered "
+                "does, by leaving out all other orders), which cannot be drawn from. Take the "
+                "transform away, or "
                 f"leave {name} in the model."
             )
 
 
-def _same_transform(rv: Variable, given: Any, default: Any) -> bool:
+def _has_usual_transform(model: pm.Model, rv: Variable) -> bool:
+    given, default = model.rvs_to_transforms[rv], default_transform(rv)
     if given is None:
         return True
     if type(given) is not type(default):

@@ -22,7 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.density.factors import Factors, find_factors
 from pymc_apm.density.labels import Labels
-from pymc_apm.errors import EstimatorError
+from pymc_apm.errors import EstimatorError, ModelError
 from pymc_apm.marginal.weights import VALID, Weights
 from pymc_apm.randomness import randomness_of
 
@@ -53,6 +53,10 @@ class Structure(NamedTuple):
         proved: all is one factor then.
     read : tuple
         Data that were read for this, each with its value then.
+    nan_is_zero : bool
+        Whether weights that are no number may be taken for zero without tying factors together.
+        They may not where there are products with zeros, such as those of a membership matrix: the
+        zeros count as no dependence, although 0 times infinity is no number.
     """
 
     n_factors: int
@@ -60,6 +64,7 @@ class Structure(NamedTuple):
     of_latents: dict[str, Labels]
     of_terms: dict[str, Labels]
     read: tuple[Read, ...]
+    nan_is_zero: bool = True
 
     @property
     def n_latents(self) -> Labels:
@@ -94,7 +99,14 @@ def structure_of(weights: Weights) -> tuple[Structure, Weights]:
             read = fewer
     held = weights.replaced({variable: _constant(variable) for variable in read})
     values = tuple(Read(variable, variable.get_value()) for variable in read)
-    return _structure(weights, finest, values), held
+    if finest is not None and (finest.of_u < 0).all():
+        raise ModelError(
+            f"Nothing that was observed depends on the values of {', '.join(weights.latents)}, so "
+            "that there is nothing to integrate."
+        )
+    terms = {name: pt.switch(pt.isnan(t), -np.inf, t) for name, t in weights.terms.items()}
+    nan_is_zero = _same(_factors(weights._replace(terms=terms), data), finest)
+    return _structure(weights, finest, values)._replace(nan_is_zero=nan_is_zero), held
 
 
 def guarded(result: TensorVariable, read: Sequence[Read]) -> TensorVariable:

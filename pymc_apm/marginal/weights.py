@@ -18,10 +18,11 @@ from pymc.logprob.basic import conditional_logp
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_apm.errors import ModelError
+from pymc_apm.errors import EstimatorError, ModelError
 from pymc_apm.marginal.draws import Maker, maker_of
 from pymc_apm.marginal.split import Split
 from pymc_apm.marginal.validity import checked_by_element, unchecked
@@ -108,6 +109,7 @@ def weights_of(parts: Split) -> Weights:
         drawn = unchecked(makers[name].make(source, u[name]))
         if name in parts.proposals:
             _check_proposal(name, rv, source)
+            drawn = _checked_proposal(name, drawn, makers[name].is_valid(source, shape))
             terms[name] = log_prior[name] - pm.logp(source, value)
         else:
             check = makers[name].is_valid(rv, shape)
@@ -191,6 +193,18 @@ def _check_proposal(name: str, rv: TensorVariable, source: TensorVariable) -> No
         raise ModelError(
             f"The proposal of {name} must be discrete where {name} is, and continuous where it is."
         )
+
+
+def _checked_proposal(
+    name: str, drawn: TensorVariable, condition: TensorVariable
+) -> TensorVariable:
+    """Raise an error where a proposal has wrong parameters: its density would be divided by."""
+    message = (
+        f"The proposal of {name} has parameters that it may not have, for some values of the "
+        "parameters of the model."
+    )
+    result: TensorVariable = CheckAndRaise(EstimatorError, message)(drawn, pt.all(condition))
+    return result
 
 
 VALID = " is valid"

@@ -35,10 +35,11 @@ def by_brute_force(model, latents, theta, n, seed):
     log_p.trust_input = True
     dtypes = [rv.type.dtype for rv in rvs]
     rows = zip(*draws, strict=True)
-    return np.array(
+    found = np.array(
         [log_p(*map(np.asarray, row, dtypes)) for row in rows],
         dtype=np.float64,
     )
+    return np.where(np.isnan(found), -np.inf, found)  # as PyMC's samplers take it
 
 
 class Estimator:

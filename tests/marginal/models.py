@@ -176,7 +176,55 @@ def mixture():
     pm.ZeroInflatedPoisson("y", 0.7, pm.math.exp(b), observed=COUNTS)
 
 
+def odd_indices():
+    """Entries are chosen by a mask, then counted from the end, some of them twice."""
+    mu, sigma = common()
+    b = pm.Normal("b", mu, sigma, shape=6)
+    chosen = b[np.array([True, False, True, False, True, False])]
+    pm.Normal("y", chosen[GROUP - 3], 1.0, observed=Y)
+
+
+def two_shapes():
+    mu, sigma = common()
+    a = pm.Normal("a", mu, sigma, shape=(3, 1))
+    b = pm.Normal("b", 0.0, 0.5, shape=(3, 2))
+    pm.Normal("y", (a + b).T, 1.0, observed=Y.reshape(3, 2).T)
+
+
+def censored():
+    mu, sigma = common()
+    b = pm.Normal("b", mu, sigma, shape=3)
+    y = pm.Normal.dist(b[GROUP], 1.0)
+    pm.Censored("y", y, lower=-0.5, upper=0.5, observed=np.clip(Y, -0.5, 0.5))
+
+
+def falling_transform():
+    """The quantiles of a distribution that is a falling function of another one."""
+    mu, sigma = common()
+
+    def dist(mu, size):
+        return mu - pm.Exponential.dist(1.0, shape=3)
+
+    b = pm.CustomDist("b", mu, dist=dist, shape=3)
+    pm.Normal("y", b[GROUP], sigma, observed=Y)
+
+
+def square_root():
+    """A density that is not a number where a latent variable is negative."""
+    mu, sigma = common()
+    b = pm.Normal("b", 0.8 + mu, sigma, shape=3)
+    pm.Normal("y", pt.sqrt(b)[GROUP], 1.0, observed=Y)
+
+
 # What ties groups together
+
+
+def shared_mean():
+    """Latent variables of which a single latent number is the mean."""
+    mu, sigma = common()
+    a = pm.Normal("a", mu, sigma)
+    b = pm.Normal("b", a, 0.5, shape=3)
+    pm.Normal("y", b[GROUP], 1.0, observed=Y)
 
 
 def crossed():
@@ -313,10 +361,16 @@ FACTORS = {
     data_and_dims: (["b"], 3),
     multivariate_observation: (["b"], 3),
     mixture: (["b"], 6),
+    odd_indices: (["b"], 3),
+    two_shapes: (["a", "b"], 3),
+    censored: (["b"], 3),
+    falling_transform: (["b"], 3),
+    square_root: (["b"], 3),
 }
 
 TIED = {
     crossed: ["a", "b"],
+    shared_mean: ["a", "b"],
     used_in_two_ways: ["b"],
     collapsed: ["b"],
     walk: ["step"],

@@ -3,6 +3,7 @@
 import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from scipy.stats import norm
@@ -176,6 +177,79 @@ def test_a_correlated_pair_of_which_one_is_observed():
     slope = found[0, ..., 0] - 0.8 * found[0, ..., 1]
     z = slope.mean(axis=0) / 0.6 * np.sqrt(1000)
     assert np.abs(z).max() < Z
+
+
+def draws_of(**variables):
+    n_draws = len(next(iter(variables.values())))
+    data = {name: (("chain", "draw"), values[None]) for name, values in variables.items()}
+    posterior = xr.Dataset(data, coords={"chain": [0], "draw": np.arange(n_draws)})
+    return result_of({"posterior": posterior})
+
+
+@pytest.mark.parametrize("proposal", ["prior", "laplace"])
+def test_a_group_without_observations_has_its_prior(proposal):
+    """And the other one of a correlated pair follows the one that was observed."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        b = pm.Normal("b", mu, 1.0, shape=3)
+        pair = pm.MvNormal("pair", [0.0, 0.0], [[1.0, 0.8], [0.8, 1.0]])
+        pm.Normal("y", pt.stack([b[0], b[2], pair[0]]), 0.5, observed=[3.0, -3.0, 2.0])
+    marginal = apm.marginalize(model, ["b", "pair"], proposal=proposal)
+    found = apm.sample_latent(draws_of(mu=np.zeros(800)), marginal, samples=200, random_seed=1)
+    b, pair = (found.posterior[name].values[0] for name in ("b", "pair"))
+    empty, rest = b[:, 1], (pair[:, 1] - 0.8 * pair[:, 0]) / 0.6
+    for scores in (empty, rest):
+        assert abs(scores.mean()) < Z / np.sqrt(800)
+        assert abs((scores**2).mean() - 1.0) < Z * np.sqrt(2 / 800)
+    others = np.stack([b[:, 0], b[:, 2], pair[:, 0], empty, rest])
+    assert np.abs(np.corrcoef(others)[3:] - np.eye(5)[3:]).max() < Z / np.sqrt(800)
+
+
+def regression(coords):
+    """Return a model whose latent variables depend on data, of which no run has a record."""
+    with pm.Model(coords=coords) as model:
+        if not coords:
+            model.add_coord("group", length=3)
+        x = pm.Data("x", np.array([-1.0, 0.0, 1.0]))
+        b = pm.Normal("b", pm.Normal("mu") + x, 1.0, dims="group")
+        pm.Normal("y", b, 0.5, observed=[1.5, 0.0, -1.5], dims="group")
+    return apm.marginalize(model, "b")
+
+
+@pytest.mark.parametrize("coords", [{}, {"group": ["a", "b", "c"]}], ids=["length", "names"])
+def test_predictions_keep_known_groups(coords):
+    """Whatever PyMC takes for changed, and would draw anew: their means would be -1, 0 and 1."""
+    idata = draws_of(mu=np.zeros(400))
+    known = apm.sample_posterior_predictive(idata, regression(coords), random_seed=1)
+    means = known.posterior_predictive["y"].values.mean(axis=(0, 1))
+    assert np.abs(means - [1.0, 0.0, -1.0]).max() < 0.3
+
+
+def test_known_groups_are_those_that_were_observed():
+    marginal = regression({"group": ["a", "b", "c"]})
+    idata = draws_of(mu=np.zeros(5))
+    for data, names in (([0.0, 0.0, 0.0], "cba"), ([0.0, 0.0], "ab")):
+        options = {"data": {"x": np.array(data)}, "coords": {"group": list(names)}}
+        with pytest.raises(ModelError, match="new_groups=True"):
+            apm.sample_posterior_predictive(idata, marginal, random_seed=1, **options)
+        new = apm.sample_posterior_predictive(
+            idata, marginal, new_groups=True, predictions=True, random_seed=1, **options
+        )
+        assert list(new.predictions["group"].values) == list(names)
+
+
+@pytest.mark.parametrize(
+    "function", [apm.sample_latent, apm.log_likelihood, apm.sample_posterior_predictive]
+)
+def test_data_that_were_changed_after_sampling_are_refused(function):
+    marginal = regression({"group": ["a", "b", "c"]})
+    idata = draws_of(mu=np.zeros(5))
+    constant = xr.Dataset({"x": ("x_dim_0", np.array([-1.0, 0.0, 1.0]))})
+    idata = result_of({"posterior": idata.posterior, "constant_data": constant})
+    function(idata, marginal)
+    pm.set_data({"x": np.array([0.0, 0.0, 1.0])}, model=marginal)
+    with pytest.raises(ModelError, match="x has been changed since the model was sampled"):
+        function(idata, marginal)
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,32 @@ def test_a_proposal_of_the_users_own(kind):
     assert abs(z_score(logs, by_brute_force(model, ["b"], theta, 3000, seed=4))) < Z
 
 
+def test_a_proposal_that_leaves_the_support():
+    """Where the density of the latent variable is zero, that of the observations is no number."""
+    with pm.Model() as model:
+        b = pm.Gamma("b", 2.0, 2.0, shape=3)
+        pm.Normal("y", pm.math.sqrt(b)[GROUP], 1.0, observed=Y)
+    proposal = pm.Normal.dist(1.0, 2.0, shape=3)
+    marginal = apm.marginalize(model, "b", samples=16, proposal={"b": proposal})
+    rng = np.random.default_rng(5)
+    estimator = Estimator(marginal, {})
+    logs = np.array([estimator.fresh(rng)[0].sum() for _ in range(300)])
+    assert abs(z_score(logs, by_brute_force(model, ["b"], {}, 3000, seed=4))) < Z
+
+
+def test_a_latent_variable_that_depends_on_what_was_observed():
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu"), 1.0, observed=X[:3])
+        b = pm.Normal("b", x, 0.7, shape=3)
+        pm.Normal("y", b[GROUP], 1.0, observed=Y)
+    marginal = apm.marginalize(model, "b", samples=16, proposal="prior")
+    rng = np.random.default_rng(5)
+    estimator = Estimator(marginal, {"mu": np.array(0.2)})
+    logs = np.array([estimator.fresh(rng)[0].sum() for _ in range(300)])
+    exact = by_brute_force(model, ["b"], {"mu": np.array(0.2), "x": X[:3]}, 3000, seed=4)
+    assert abs(z_score(logs, exact)) < Z
+
+
 def slopes_and_lognormal():
     """Two integrals, of which one has two latent variables and the other a single one."""
     mu, sigma = pm.Normal("mu", 0.0, 0.5), pm.Gamma("sigma", 20, 20)

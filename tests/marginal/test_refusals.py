@@ -93,6 +93,28 @@ def not_observed():
     pm.Normal("y", mu, 1.0, observed=Y)
 
 
+def ordered_beside():
+    """What is left out would not integrate to 1: it is the probability of an order."""
+    mu, sigma = common()
+    b = pm.Normal("b", mu, sigma, shape=3)
+    pm.Normal("y", b[GROUP], 1.0, observed=Y)
+    pm.Normal("c", b, 1.0, shape=3, transform=transforms.ordered, initval=[-1.0, 0.0, 1.0])
+
+
+def only_the_shape():
+    mu, sigma = common()
+    b = pm.Normal("b", mu, sigma, shape=3)
+    pm.Normal("y", mu + pt.zeros_like(b), 1.0, observed=Y[:3])
+
+
+def partly_missing_vector():
+    mu, sigma = common()
+    b = pm.Normal("b", mu, sigma, shape=3)
+    y = Y.reshape(3, 2).copy()
+    y[0, 1] = np.nan
+    pm.MvNormal("y", b[:, None] * np.ones(2), 0.5 + np.eye(2), observed=y)
+
+
 def minibatch():
     mu, sigma = common()
     b = pm.Normal("b", mu, sigma, shape=3)
@@ -121,6 +143,9 @@ REFUSED = {
     zero_sum: (["b"], "are vectors"),
     parameter_of_a_parameter: (["b"], "Name it too"),
     not_observed: (["b"], "Nothing that was observed depends on b"),
+    ordered_beside: (["b"], "may not integrate to 1"),
+    only_the_shape: (["b"], "nothing to integrate"),
+    partly_missing_vector: (["b"], "cannot compute the density"),
     minibatch: (["b"], "random draws that are no variable"),
     estimate_of_an_estimate: (["b"], "is an estimate itself"),
 }
@@ -159,6 +184,19 @@ def test_a_proposal_that_depends_on_latent_variables_is_refused():
     proposal = pm.Normal.dist(model["b"], 1.0, shape=3)
     with pytest.raises(ModelError, match="depends on b"):
         apm.marginalize(model, "b", proposal={"b": proposal})
+
+
+def test_a_proposal_with_wrong_parameters_is_an_error():
+    """Its density, zero, would be divided by."""
+    model = made(intercept)
+    proposal = pm.Normal.dist(0.0, model["mu"], shape=3)
+    marginal = apm.marginalize(model, "b", proposal={"b": proposal})
+    log_p = marginal.compile_logp(mode="FAST_COMPILE")
+    point = marginal.initial_point()
+    with apm.clamped(marginal):
+        assert np.isfinite(log_p(point | {"mu": 1.0}))
+        with pytest.raises(EstimatorError, match="proposal of b has parameters"):
+            log_p(point | {"mu": -1.0})
 
 
 def test_laplace_is_for_normal_variables():
