@@ -180,6 +180,25 @@ def test_a_length_that_depends_on_the_terms_is_noticed():
     assert_biased(UntilSmall(made.terms, made.length, "roulette"), 1.2, truth=TRUTH)
 
 
+def test_a_length_that_ends_before_the_terms_do_is_an_error():
+    length = Length(lambda k: (1.0, 0.5, 0.2)[k] if k < 3 else 0.0)
+    rng = np.random.default_rng(1)
+
+    def terms(rng):
+        yield from [1.0, -0.5, 0.25]
+
+    for method in ("roulette", "single"):
+        assert_unbiased(RandomSeries(terms, length, method), truth=0.75)
+        endless = RandomSeries(as_terms(exponential, method), length, method)
+        with pytest.raises(EstimatorError, match="never more than 2"):
+            mean_and_error(endless, 1.2)
+    assert_unbiased(PowerEstimator(noisy, length), 1.5, 1.2, 2.0, truth=1.25**2)
+    with pytest.raises(EstimatorError, match="never more than 2"):
+        mean_and_error(PowerEstimator(noisy, length), 1.5, 1.2, 3.0)
+    with pytest.raises(EstimatorError, match="never more than 2"):
+        Telescope(birth_death, length, "a")(0.6, 0.5, np.array([0.5, 0.1, 0.7]))
+
+
 def test_a_term_that_is_not_needed_is_not_computed():
     seen = []
 

@@ -163,9 +163,12 @@ class PowerEstimator:
     def __call__(self, *arguments: Any) -> tuple[float, float]:
         """Return the log of the absolute value of the estimate, and its sign."""
         *parameters, guess, power, rng = arguments
-        n = self.length.at_least + self.length.draw(rng.random())
-        if power >= 0.0 and power == round(power):
-            n = min(n, int(power))  # all further terms are zero
+        n_more = self.length.draw(rng.random())
+        n = self.length.at_least + n_more
+        if power >= 0.0 and power == round(power) and n >= power:
+            n = int(power)  # all further terms are zero
+        else:
+            self.length.refuse_more(n_more)
         factors = [float(self.estimate(*parameters, rng)) / guess - 1.0 for _ in range(n)]
         k = np.arange(n)
         binomials = np.concatenate(([1.0], np.cumprod((power - k) / (k + 1))))
@@ -363,6 +366,7 @@ class Telescope:
         """
         *parameters, v = arguments
         lengths = np.array([self.length.draw(x) for x in v])
+        self.length.refuse_more(int(lengths.max()))
         levels = self._levels(self.length.at_least + int(lengths.max()) + 1, parameters, len(v))
         total, logs = np.zeros(len(v)), np.zeros(len(v))
         for factor, length in enumerate(lengths):
