@@ -78,6 +78,54 @@ def test_the_estimate_is_unbiased(kernel, samples):
     assert abs(values.mean() - truth) < Z * values.std() / math.sqrt(len(values))
 
 
+def test_a_pilot_finds_epsilon_and_fixes_it(caplog):
+    with caplog.at_level("INFO", logger="pymc"):
+        model = model_of(None)
+    epsilon = float(model["y_epsilon"].get_value()[0])
+    assert epsilon == pytest.approx(0.5 / math.sqrt(N), rel=0.2)
+    assert f"epsilon of y by a pilot: [{epsilon:.3g}"[:28] in caplog.text
+    assert model_of(None)["y_epsilon"].get_value() == epsilon
+    idata = sample(model, draws=3000, tune=500, random_seed=3)
+    assert float(idata.constant_data["y_epsilon"].values[0]) == epsilon
+    assert np.abs(scores(idata, *exact(epsilon))).max() < Z
+
+
+def test_an_epsilon_that_was_found_can_be_changed():
+    model = model_of(None)
+    with model:
+        pm.set_data({"y_epsilon": [0.5]})
+    idata = sample(model, draws=3000, tune=500, random_seed=3)
+    assert np.abs(scores(idata, *exact(0.5))).max() < Z
+    assert np.abs(scores(idata, *exact(1.5))).max() > Z
+    with model:
+        pm.set_data({"y_epsilon": [0.0]})
+    with pytest.raises(ModelError, match="must be a positive number"):
+        sample(model, draws=5, tune=5)
+
+
+def test_a_pilot_leaves_out_what_fails_and_refuses_what_does_not_vary():
+    def fails_above(theta, rng):
+        return np.full(N, np.nan) if theta > 3.0 else simulate(theta, rng)
+
+    for simulator, summary in [(fails_above, np.mean), (fails_above, np.median)]:
+        with pm.Model() as model:
+            theta = pm.Normal("theta", 0.0, PRIOR_SD)
+            options = {"summary": summary, "parameters": [theta]}
+            apm.estimators.abc("y", simulator, OBSERVED, **options)
+        assert 0.1 < model["y_epsilon"].get_value()[0] < 0.5
+    with pytest.raises(ModelError, match="must be positive and finite"):
+        model_of(None, summary=lambda x: [x.mean(), 1.0])
+    with pytest.raises(ModelError, match="needs an epsilon"):
+        model_of(None, each=1, summary=None)
+
+
+def test_data_that_are_changed_later_leave_the_model_as_it_is():
+    data = OBSERVED.copy()
+    estimator = ABCEstimator(simulate, data, None, "normal", np.array(0.1), 1, "y")
+    data[:] = 100.0
+    np.testing.assert_array_equal(estimator.wanted, OBSERVED)
+
+
 def test_summaries_have_scales_of_their_own():
     def summary(data):
         return [data.mean(), data.std()]

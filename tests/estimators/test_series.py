@@ -23,7 +23,8 @@ from pymc_apm.estimators.truncation.lengths import (
     poisson_number,
 )
 from pymc_apm.estimators.truncation.series import RandomSeries, as_terms
-from pymc_apm.estimators.truncation.uses import PoissonEstimator, PowerTerms, Telescope
+from pymc_apm.estimators.truncation.symmetric import mean_products
+from pymc_apm.estimators.truncation.uses import PoissonEstimator, PowerEstimator, Telescope
 from tests.steps.models import sample
 
 Z = 4.5
@@ -179,6 +180,25 @@ def test_a_length_that_depends_on_the_terms_is_noticed():
     assert_biased(UntilSmall(made.terms, made.length, "roulette"), 1.2, truth=TRUTH)
 
 
+def test_a_length_that_ends_before_the_terms_do_is_an_error():
+    length = Length(lambda k: (1.0, 0.5, 0.2)[k] if k < 3 else 0.0)
+    rng = np.random.default_rng(1)
+
+    def terms(rng):
+        yield from [1.0, -0.5, 0.25]
+
+    for method in ("roulette", "single"):
+        assert_unbiased(RandomSeries(terms, length, method), truth=0.75)
+        endless = RandomSeries(as_terms(exponential, method), length, method)
+        with pytest.raises(EstimatorError, match="never more than 2"):
+            mean_and_error(endless, 1.2)
+    assert_unbiased(PowerEstimator(noisy, length), 1.5, 1.2, 2.0, truth=1.25**2)
+    with pytest.raises(EstimatorError, match="never more than 2"):
+        mean_and_error(PowerEstimator(noisy, length), 1.5, 1.2, 3.0)
+    with pytest.raises(EstimatorError, match="never more than 2"):
+        Telescope(birth_death, length, "a")(0.6, 0.5, np.array([0.5, 0.1, 0.7]))
+
+
 def test_a_term_that_is_not_needed_is_not_computed():
     seen = []
 
@@ -240,19 +260,38 @@ def test_the_exponential_of_an_estimate_is_biased():
     assert_biased(naive, 0.3, truth=math.exp(0.3))
 
 
-@pytest.mark.parametrize("power", [-1.0, 0.5, -2.5, 1.7])
-def test_powers_are_unbiased(power):
-    estimator = RandomSeries(PowerTerms(noisy), Length(geometric(3.0)), "roulette")
+@pytest.mark.parametrize(("power", "at_least"), [(-1.0, 0), (0.5, 2), (-2.5, 0), (1.7, 1)])
+def test_powers_are_unbiased(power, at_least):
+    estimator = PowerEstimator(noisy, Length(geometric(3.0), at_least))
     # Without the factor guess^power, which is left to PyTensor.
     assert_unbiased(estimator, 1.5, 1.7, power, truth=(1.5 / 1.7) ** power, n=40_000)
 
 
-@pytest.mark.parametrize("power", [0.0, 1.0, 3.0])
-def test_whole_powers_end(power):
-    terms = list(itertools.islice(PowerTerms(noisy)(5.0, 1.0, power, np.random.default_rng(1)), 9))
-    assert len(terms) == power + 1
-    estimator = RandomSeries(PowerTerms(noisy), Length(geometric(3.0)), "roulette")
-    assert_unbiased(estimator, 1.5, 1.2, power, truth=(1.5 / 1.2) ** power, n=40_000)
+@pytest.mark.parametrize(("power", "at_least"), [(0.0, 0), (1.0, 4), (3.0, 0), (3.0, 1)])
+def test_whole_powers_end(power, at_least):
+    made = []
+
+    def counted(x, rng):
+        made.append(x)
+        return noisy(x, rng)
+
+    estimator = PowerEstimator(counted, Length(geometric(9.0), at_least))
+    estimator(5.0, 1.0, power, np.random.default_rng(2))
+    assert len(made) <= power
+    estimator = PowerEstimator(noisy, Length(geometric(3.0), at_least))
+    if power:
+        assert_unbiased(estimator, 1.5, 1.2, power, truth=(1.5 / 1.2) ** power, n=40_000)
+    else:
+        assert estimator(1.5, 1.2, power, np.random.default_rng(1)) == (0.0, 1.0)
+
+
+def test_mean_products_are_those_of_all_choices():
+    values = np.array([0.5, -2.0, 3.0, 0.1])
+    expected = [
+        np.mean([np.prod(chosen) for chosen in itertools.combinations(values, k)]) for k in range(5)
+    ]
+    np.testing.assert_allclose(mean_products(values), expected, rtol=1e-12)
+    assert np.isfinite(mean_products(np.full(3000, 1.2))).all()
 
 
 def birth_death(level, rate, death, start=5, ends=(4, 6, 9)):

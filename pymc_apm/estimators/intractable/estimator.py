@@ -14,27 +14,38 @@ al. (2006): x is moved from theta to theta_hat by transitions that leave these i
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.black_box import black_box
 from pymc_apm.deprecated import warn_of_old_spelling
 from pymc_apm.errors import ModelError, see
+from pymc_apm.estimators.intractable.annealing import annealed_log_ratio
 from pymc_apm.estimators.intractable.family import Family
+from pymc_apm.estimators.intractable.guess import Annealed, pilot_guess
 from pymc_apm.estimators.intractable.reference import pilot_reference
-from pymc_apm.estimators.reference import values_at
+from pymc_apm.estimators.intractable.truncated import TruncatedNormaliser
+from pymc_apm.estimators.reference import ParameterSpace, values_at
+from pymc_apm.estimators.truncation.lengths import checked_length
+from pymc_apm.estimators.truncation.series import add_signed
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import Stream
-from pymc_apm.validation import positive_integer
+from pymc_apm.validation import one_of, positive_integer
 
 __all__ = ["DoublyIntractable", "doubly_intractable"]
+
+_log = logging.getLogger("pymc.apm")
+
+NOISY = 0.8
+"""An annealed estimate whose log has this standard deviation is negative now and then."""
 
 
 class DoublyIntractable:
@@ -96,44 +107,6 @@ class DoublyIntractable:
         return self._anneal(x, parameters, reference, u)
 
 
-def annealed_log_ratio(
-    family: Any,
-    x: Any,
-    parameters: Sequence[Any],
-    reference: Sequence[Any],
-    u: NDArray[np.float64],
-) -> float:
-    """Estimate log Z(reference) / Z(parameters) by annealed importance sampling (Neal, 2001).
-
-    Parameters
-    ----------
-    family : Family
-    x : object
-        An exact sample at the parameters.
-    parameters, reference : sequence
-        Both ends of the straight line along which the intermediate distributions are.
-    u : ndarray
-        The uniform numbers of the transition at each of these, one row for each; without any, this
-        is plain importance sampling.
-
-    Returns
-    -------
-    float
-    """
-    log_weight = 0.0
-    here = parameters
-    for k, numbers in enumerate(u, start=1):
-        weight = k / (len(u) + 1)
-        there = [
-            (1.0 - weight) * start + weight * end
-            for start, end in zip(parameters, reference, strict=True)
-        ]
-        log_weight += family.log_g(x, *there) - family.log_g(x, *here)
-        x = family.transition(x, *there, numbers)
-        here = there
-    return log_weight + family.log_g(x, *reference) - family.log_g(x, *here)
-
-
 def doubly_intractable(
     name: str,
     family: Family,
@@ -144,6 +117,9 @@ def doubly_intractable(
     anneal: int = 0,
     reference: Mapping[str, ArrayLike] | None = None,
     pilot_draws: int = 100,
+    normaliser: Literal["ratio", "series"] = "ratio",
+    at_least: int = 4,
+    mean_length: float = 1.0,
     model: pm.Model | None = None,
 ) -> TensorVariable:
     """Add the likelihood of data whose model has an unknown normaliser, by an unbiased estimate.
@@ -174,7 +150,13 @@ def doubly_intractable(
         so it should be in the middle of the posterior. By default it is a pilot estimate, see
         below.
     pilot_draws : int
-        Exact samples in each round of the pilot estimate.
+        Samples in each round of the pilot estimate.
+    normaliser : {"ratio", "series"}
+        ``"ratio"`` needs exact samples at all parameters. ``"series"`` is for families that can be
+        sampled exactly at the reference alone: see below.
+    at_least, mean_length
+        With ``normaliser="series"``, how many annealed estimates each estimate of the likelihood
+        takes: one as a guess, ``at_least``, and a random number with the mean ``mean_length``.
     model : Model, optional
         The model to add it to; the one whose context is open if not given.
 
@@ -194,6 +176,18 @@ def doubly_intractable(
     Between parameters and reference, annealing goes along a straight line, so the model must exist
     for the parameters on it.
 
+    *Without an exact sampler*, ``normaliser="series"`` estimates Z(theta) / Z(reference) by
+    annealed importance sampling from the reference to theta, several times, and 1 / Z by a series
+    in these estimates that is truncated at random, as :func:`~pymc_apm.estimators.reciprocal_of`.
+    So ``family.sample`` is called at the reference alone, and must be exact there; the transitions
+    must leave each intermediate model invariant, but need not be many, or mix well, for the mean to
+    be right. The reference has to be a model that is easy to sample, such as independent spins,
+    which is what it is for an :class:`~pymc_apm.estimators.Ising` if none is given. The series is
+    centred at a guess of Z, by importance sampling around the mode of the posterior, which a pilot
+    finds before sampling and which never changes. Estimates may be negative: use
+    :func:`pymc_apm.signed`. Choose ``anneal`` so that the standard deviation of the log of an
+    annealed estimate, which is in the log, is 0.5 or less.
+
     References
     ----------
     Møller, J., Pettitt, A. N., Reeves, R. and Berthelsen, K. K. (2006). An efficient Markov chain
@@ -202,6 +196,10 @@ def doubly_intractable(
 
     Murray, I., Ghahramani, Z. and MacKay, D. J. C. (2006). MCMC for doubly-intractable
     distributions. UAI. arXiv:1206.6848.
+
+    Lyne, A.-M., Girolami, M., Atchadé, Y., Strathmann, H. and Simpson, D. (2015). On Russian
+    roulette estimates for Bayesian inference with doubly-intractable likelihoods.
+    doi:10.1214/15-STS523.
 
     Geyer, C. J. and Thompson, E. A. (1992). Constrained Monte Carlo maximum likelihood for
     dependent data. doi:10.1111/j.2517-6161.1992.tb01443.x.
@@ -222,6 +220,7 @@ def doubly_intractable(
     model = pm.modelcontext(model)
     anneal = positive_integer("anneal of doubly_intractable", anneal, minimum=0)
     _check_family(family, anneal)
+    one_of("normaliser of doubly_intractable", normaliser, "ratio", "series")
     if isinstance(parameters, Variable) or not isinstance(parameters, Sequence) or not parameters:
         raise ModelError(
             "parameters of doubly_intractable must be a list with all parameters of the family, "
@@ -230,8 +229,10 @@ def doubly_intractable(
     variables = [pt.as_tensor_variable(parameter) for parameter in parameters]
     names = [variable.name or f"parameter_{place + 1}" for place, variable in enumerate(variables)]
     observed = family.prepare(observed) if hasattr(family, "prepare") else observed
-    if reference is None:
-        pilot_draws = positive_integer("pilot_draws of doubly_intractable", pilot_draws)
+    pilot_draws = positive_integer("pilot_draws of doubly_intractable", pilot_draws)
+    if reference is None and normaliser == "series":
+        values = _easy(family, variables, model)
+    elif reference is None:
         values = pilot_reference(name, family, variables, observed, pilot_draws, model)
     elif isinstance(reference, Sequence):
         warn_of_old_spelling(
@@ -243,8 +244,37 @@ def doubly_intractable(
     else:
         values = [value[()] for value in values_at(reference, variables, model)]
     estimator = DoublyIntractable(family, observed, values, anneal, names)
-    u = Stream(f"{name}_u", kind=kind, model=model)
-    return Potential(name, black_box(estimator)(*variables, u), model=model)
+    if normaliser == "ratio":
+        u = Stream(f"{name}_u", kind=kind, model=model)
+        return Potential(name, black_box(estimator)(*variables, u), model=model)
+    length = checked_length("doubly_intractable", "geometric", mean_length, at_least)
+    easy = Annealed(family, values, anneal)
+    guess, sd = pilot_guess(name, easy, variables, observed, pilot_draws, model)
+    _log.log(
+        logging.INFO if sd < NOISY else logging.WARNING,
+        "The log of an annealed estimate of the normaliser of %s has a standard deviation of %.2f "
+        "at the mode, with anneal=%d%s",
+        name,
+        sd,
+        anneal,
+        ""
+        if sd < NOISY
+        else ". That is too much: there will be negative signs, and few effective "
+        "draws. Give a larger anneal.",
+    )
+    truncated = TruncatedNormaliser(estimator, guess, length)
+    return add_signed(name, truncated, variables, kind=kind, model=model)
+
+
+def _easy(family: Any, variables: Sequence[TensorVariable], model: pm.Model) -> list[Any]:
+    """Return the parameters of a family, of the shapes of some, at which it is easy to sample."""
+    if not hasattr(family, "easy"):
+        raise ModelError(
+            'With normaliser="series", doubly_intractable needs a reference: parameters at which '
+            f"the sample of the family is exact. {see('doubly_intractable')}"
+        )
+    space = ParameterSpace(variables, model)
+    return list(family.easy(*(value[()] for value in space.values(space.start))))
 
 
 def _check_family(family: Any, anneal: int) -> None:

@@ -14,8 +14,9 @@ class Family(Protocol):
 
     :class:`Unnormalised` makes one from functions; :class:`~pymc_apm.estimators.Ising` is one. For
     annealing it has ``transition`` and ``transition_size`` too. It may have a method
-    ``prepare(observed)``, which is called once with the observed data, and ``anneal(x, parameters,
-    reference, u)``, a faster form of :func:`annealed_log_ratio`.
+    ``prepare(observed)``, which is called once with the observed data, ``anneal(x, parameters,
+    reference, u)``, a faster form of :func:`annealed_log_ratio`, and ``easy(*parameters)``, which
+    returns parameters of the same shapes at which ``sample`` is fast and exact.
     """
 
     @property

@@ -330,6 +330,16 @@ class Ising:
 
         The same as the general way, by :meth:`log_g` and :meth:`transition`, but in one go.
         """
+        return self.annealed(x, parameters, reference, u)[0]
+
+    def annealed(
+        self,
+        x: ArrayLike,
+        parameters: Sequence[Any],
+        reference: Sequence[Any],
+        u: NDArray[np.float64],
+    ) -> tuple[float, Spins]:
+        """Return what :meth:`anneal` does, and the spins at the end."""
         spins = self._spins(x)
         (coupling, field), (coupling_end, field_end) = parameters, reference
         if self._is_regular(coupling, field):
@@ -348,6 +358,10 @@ class Ising:
             *self._general_arguments(coupling_end, field_end)[2:],
             u,
         )
+
+    def easy(self, coupling: Any, field: Any) -> tuple[Any, Any]:
+        """Return parameters of the same shapes at which the spins are independent and fair."""
+        return 0.0 * coupling, 0.0 * field
 
     def _is_regular(self, coupling: Any, field: Any) -> bool:
         is_regular = self._table_of_neighbours is not None

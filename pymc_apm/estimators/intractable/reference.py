@@ -63,7 +63,16 @@ def pilot_reference(
     -------
     list of float or ndarray
     """
-    pilot = _Pilot(family, ParameterSpace(parameters, model), observed)
+    space = ParameterSpace(parameters, model)
+    position = pilot_mode(name, family, space, observed, n_draws, seed)
+    return [value[()] for value in space.values(position)]
+
+
+def pilot_mode(
+    name: str, family: Any, space: ParameterSpace, observed: Any, n_draws: int, seed: int
+) -> Position:
+    """Estimate the mode of the posterior, report it, and return its position in a space."""
+    pilot = _Pilot(family, space, observed)
 
     def find_mode(position: Position) -> Position:
         rng = np.random.default_rng(seed)
@@ -82,7 +91,7 @@ def pilot_reference(
             position = target
         return position
 
-    return pilot.parameters(search(name, pilot.space, find_mode))
+    return search(name, space, find_mode)
 
 
 class _Samples(NamedTuple):

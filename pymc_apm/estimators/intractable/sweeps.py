@@ -195,8 +195,8 @@ def anneal_regular(
     coupling_end: float,
     field_end: float,
     u: Floats,
-) -> float:
-    """Return the log of the weight of annealed importance sampling.
+) -> tuple[float, Spins]:
+    """Return the log of the weight of annealed importance sampling, and the spins at its end.
 
     The log of g is linear in the parameters, which change by the same amount between each two
     distributions: it takes the mean of the statistics over the states on the way.
@@ -221,9 +221,8 @@ def anneal_regular(
                 total += spins[neighbours[site, j]]
             twice_interactions += spins[site] * total
             magnetisation += spins[site]
-    return (
-        0.5 * (coupling_end - coupling) * twice_interactions + (field_end - field) * magnetisation
-    ) / n_steps
+    change = 0.5 * (coupling_end - coupling) * twice_interactions
+    return (change + (field_end - field) * magnetisation) / n_steps, spins
 
 
 @numba.njit(cache=True)
@@ -236,8 +235,8 @@ def anneal_general(
     coupling_end: Floats,
     field_end: Floats,
     u: Floats,
-) -> float:
-    """Return the log of the weight of annealed importance sampling."""
+) -> tuple[float, Spins]:
+    """Return the log of the weight of annealed importance sampling, and the spins at its end."""
     spins = spins.copy()
     n_steps = len(u) + 1
     log_weight = 0.0
@@ -258,7 +257,7 @@ def anneal_general(
                 # Each edge is seen from both of its ends.
                 change += 0.5 * (coupling_end[j] - coupling[j]) * spins[neighbours[j]]
             log_weight += change * spins[site]
-    return log_weight / n_steps
+    return log_weight / n_steps, spins
 
 
 # Statistics of a configuration

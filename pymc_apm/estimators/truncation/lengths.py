@@ -48,6 +48,15 @@ class Length:
                 )
         return length
 
+    def refuse_more(self, length: int) -> None:
+        """Refuse a series that goes on where the length cannot: its sum would be biased."""
+        if self.survival(length + 1) <= 0.0:
+            raise EstimatorError(
+                f"The length of a series is never more than {self.at_least + length}, but there "
+                "are terms beyond: the estimate would be biased. P(N >= k) must be positive for "
+                "every k for which there is a term."
+            )
+
 
 def geometric(mean: float) -> Callable[[int], float]:
     """Return the survival function of a geometric number, 0, 1, 2, ..., with some mean."""

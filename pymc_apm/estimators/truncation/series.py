@@ -58,9 +58,9 @@ class RandomSeries:
         *parameters, rng = arguments
         at_least, survival = self.length.at_least, self.length.survival
         n_more = self.length.draw(rng.random())
-        terms = itertools.islice(self.terms(*parameters, rng), at_least + n_more + 1)
+        terms = self.terms(*parameters, rng)
         total = 0.0
-        for k, term in enumerate(terms):
+        for k, term in enumerate(itertools.islice(terms, at_least + n_more + 1)):
             beyond = k - at_least
             if self.method == "roulette":
                 total += float(term) / (survival(beyond) if beyond > 0 else 1.0)
@@ -68,6 +68,8 @@ class RandomSeries:
                 total += float(term)
             elif beyond == n_more:
                 total += float(term) / (survival(beyond) - survival(beyond + 1))
+        if survival(n_more + 1) <= 0.0 and float(next(terms, 0.0)) != 0.0:
+            self.length.refuse_more(n_more)
         return total
 
     def __call__(self, *arguments: Any) -> tuple[float, float]:

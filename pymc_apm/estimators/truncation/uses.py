@@ -1,7 +1,6 @@
 """Functions of a quantity that is only estimated, and approximations of growing accuracy."""
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,12 +17,21 @@ from pymc_apm.estimators.truncation.lengths import (
     checked_length,
     poisson_number,
 )
-from pymc_apm.estimators.truncation.series import RandomSeries, add_signed, log_and_sign
+from pymc_apm.estimators.truncation.series import add_signed, log_and_sign
+from pymc_apm.estimators.truncation.symmetric import inverse_survival, mean_products
 from pymc_apm.potential import Potential
 from pymc_apm.randomness import StandardUniform
 from pymc_apm.validation import positive_integer
 
-__all__ = ["PoissonEstimator", "Telescope", "exp_of", "power_of", "reciprocal_of", "telescoping"]
+__all__ = [
+    "PoissonEstimator",
+    "PowerEstimator",
+    "Telescope",
+    "exp_of",
+    "power_of",
+    "reciprocal_of",
+    "telescoping",
+]
 
 Kind = Literal["uniform", "normal"]
 
@@ -140,22 +148,32 @@ def exp_of(
     return add_signed(name, estimator, everything, kind=kind, positive=positive, model=model)
 
 
-class PowerTerms:
-    """The terms of the binomial series of a power, as a function of parameters and a generator."""
+class PowerEstimator:
+    """A power of what is estimated, relative to that of a guess, by a binomial series.
 
-    def __init__(self, estimate: Callable[..., Any]) -> None:
+    A function of parameters, guess, power and a generator. Each term is the mean over all choices
+    of as many estimates as it is a product of.
+    """
+
+    def __init__(self, estimate: Callable[..., Any], length: Length) -> None:
         self.estimate = estimate
+        self.length = length
+        self.__name__ = "power_of"
 
-    def __call__(self, *arguments: Any) -> Iterator[float]:
-        """Yield binom(power, k) times the product of k independent estimates of x / guess - 1."""
+    def __call__(self, *arguments: Any) -> tuple[float, float]:
+        """Return the log of the absolute value of the estimate, and its sign."""
         *parameters, guess, power, rng = arguments
-        term = 1.0
-        for k in itertools.count():
-            yield term
-            if power == k:  # then all further terms are zero
-                return
-            factor = float(self.estimate(*parameters, rng)) / guess - 1.0
-            term *= float((power - k) / (k + 1) * factor)
+        n_more = self.length.draw(rng.random())
+        n = self.length.at_least + n_more
+        if power >= 0.0 and power == round(power) and n >= power:
+            n = int(power)  # all further terms are zero
+        else:
+            self.length.refuse_more(n_more)
+        factors = [float(self.estimate(*parameters, rng)) / guess - 1.0 for _ in range(n)]
+        k = np.arange(n)
+        binomials = np.concatenate(([1.0], np.cumprod((power - k) / (k + 1))))
+        weights = inverse_survival(self.length, n)
+        return log_and_sign(float(weights @ (binomials * mean_products(factors))))
 
 
 def power_of(
@@ -178,12 +196,12 @@ def power_of(
 
     .. math:: x^p = c^p \sum_k \binom{p}{k} E\left[\prod_{i=1}^{k} (X_i / c - 1)\right]
 
-    is truncated at random. If the mean square of X / c - 1 is less than the ratio q of a geometric
-    length, q = ``mean_length`` / (1 + ``mean_length``), the estimate is unbiased and has a finite
-    variance. Where it is 1 or more, as for x > 2c, the estimate may well be **biased**. So X must
-    be an estimate of low noise, and c near to x for every value of the parameters, not for one
-    alone. With a positive whole number as the power the series is finite, and there is no such
-    condition.
+    is truncated at random; the k-th term is the mean over all choices of k of the estimates that
+    are made. If the mean square of X / c - 1 is less than the ratio q of a geometric length, q =
+    ``mean_length`` / (1 + ``mean_length``), the estimate is unbiased and has a finite variance.
+    Where it is 1 or more, as for x > 2c, the estimate may well be **biased**. So X must be an
+    estimate of low noise, and c near to x for every value of the parameters, not for one alone.
+    With a positive whole number as the power the series is finite, and there is no such condition.
 
     Declares the stream ``name + "_u"`` and adds the potential ``name``.
 
@@ -234,7 +252,7 @@ def power_of(
     chosen = checked_length(label, length, mean_length, at_least)
     return add_signed(
         name,
-        RandomSeries(PowerTerms(estimate), chosen, "roulette"),
+        PowerEstimator(estimate, chosen),
         [*_listed(name, parameters), guess, power],
         log_factor=power * pt.log(guess),
         kind=kind,
@@ -348,6 +366,7 @@ class Telescope:
         """
         *parameters, v = arguments
         lengths = np.array([self.length.draw(x) for x in v])
+        self.length.refuse_more(int(lengths.max()))
         levels = self._levels(self.length.at_least + int(lengths.max()) + 1, parameters, len(v))
         total, logs = np.zeros(len(v)), np.zeros(len(v))
         for factor, length in enumerate(lengths):
