@@ -57,6 +57,8 @@ class Kind(NamedTuple):
         Whether it must be settled before it is moved (see :mod:`pymc_apm.kernels.stream`).
     needs_black_box : bool
         Whether it makes sense only as an argument of a black box.
+    variance : float
+        That of each number under q(u), by which the statistic ``u_moved`` says how far u went.
     """
 
     made_of: str
@@ -66,6 +68,7 @@ class Kind(NamedTuple):
     updates_of_factors: Mapping[str, Callable[..., Any]] = MappingProxyType({})
     is_lazy: bool = False
     needs_black_box: bool = False
+    variance: float = 1.0
 
 
 def draw_seed_vector(rng: np.random.Generator, size: int) -> FloatVector:
@@ -93,6 +96,7 @@ KINDS = {
             "slice": reflective_slice_of_factors,
             "independence": make_independence_of_factors(draw_uniform),
         },
+        variance=1.0 / 12.0,
     ),
     "normal stream": Kind(
         "normal",
@@ -109,6 +113,7 @@ KINDS = {
         correlated_uniform_stream,
         is_lazy=True,
         needs_black_box=True,
+        variance=1.0 / 12.0,
     ),
     # Only a fresh seed makes sense as a proposal.
     "seed": Kind(
@@ -117,6 +122,7 @@ KINDS = {
         dict.fromkeys(("slice", "independence"), make_independence(draw_seed_vector)),
         None,
         needs_black_box=True,
+        variance=2.0**106 / 12.0,
     ),
 }
 """All kinds of randomness, by name."""

@@ -576,6 +576,10 @@ class Target:
             )
         return signs
 
+    def numbers(self, evaluation: Evaluation, name: str) -> FloatVector:
+        """Return the numbers of some randomness; of a stream, those that the estimate used."""
+        return evaluation.values[self._used_place.get(name, self.places[name])]
+
     def n_random(self, evaluation: Evaluation) -> int:
         """Return how many random numbers an estimate uses; those of a seed are not counted."""
         n_random = self.n_fixed

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_apm.diagnostics.creeping import creeping_in_words, movements
 from pymc_apm.diagnostics.runs import sign_of, statistic
 from pymc_apm.diagnostics.signed import mean_sign_of, sign_warnings
 from pymc_apm.diagnostics.sticking import find_sticking
@@ -14,9 +15,9 @@ from pymc_apm.errors import see
 def problems(idata: Any) -> list[str]:
     """Return what was wrong with a run, in words; an empty list if all is well.
 
-    NaN estimates, negative ones and sticking can be told from the statistics and the draws. Heavy
-    tails of the estimate cannot: the log-estimates of a run vary with theta as well as with u, and
-    the u are not draws from q(u). :func:`pymc_apm.estimator_report` looks for them.
+    NaN estimates, negative ones, sticking and creeping can be told from the statistics and the
+    draws. Heavy tails of the estimate cannot: the log-estimates of a run vary with theta as well as
+    with u, and the u are not draws from q(u). :func:`pymc_apm.estimator_report` looks for them.
 
     Parameters
     ----------
@@ -30,7 +31,7 @@ def problems(idata: Any) -> list[str]:
     """
     if statistic(idata, "log_estimate") is None:
         return []
-    found = [*_not_a_number(idata), *_negative(idata), *_stuck(idata)]
+    found = [*_not_a_number(idata), *_negative(idata), *_stuck(idata), *_creeping(idata)]
     return [" ".join(found)] if found else []
 
 
@@ -69,3 +70,9 @@ def _stuck(idata: Any) -> list[str]:
         "believed: see apm.sticking(idata), and apm.estimator_report(model, idata) for whether the "
         f"estimate is too noisy or has heavy tails. {see('diagnosing')}"
     ]
+
+
+def _creeping(idata: Any) -> list[str]:
+    found = movements(idata)
+    name = "u" if len(found) == 1 else "u of a step"
+    return [text for chains in found for text in creeping_in_words(name, chains)][:1]

@@ -1,4 +1,4 @@
-"""Does the chain stick? Runs of draws without a move, of theta and of u.
+"""Does the chain stick, or creep? Runs of draws without a move, of theta and of u, and small moves.
 
 A pseudo-marginal chain sticks where the estimate came out much too large: nothing that is proposed
 compares with it, for hundreds or thousands of draws. The effective sample size (ESS) is estimated
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_apm.diagnostics.creeping import Movement, creeping_in_words, movements
 from pymc_apm.diagnostics.runs import moves_of_u, posterior_draws, sign_of, statistic
 from pymc_apm.diagnostics.words import as_html, count, percent
 from pymc_apm.errors import see
@@ -72,14 +73,21 @@ class Sticking:
         runs, (sum of lengths)^2 / (sum of squared lengths): no more effective draws than that can
         come of values that are held for so long, if those of different runs are no better than
         independent. ``stuck`` says whether ESS should not be believed because of the longest run.
+    movement : DataFrame
+        A row for each step that updates u, and chain. ``u_moved`` is how far u went in a draw, on
+        average: 0 is not at all, 1 as far as a fresh draw would be, and an angle a on an ellipse is
+        1 - cos(a). ``iat_log_estimate`` and ``iat_u`` are the integrated autocorrelation times of
+        log f_hat and of a random projection of u, in draws. ``creeps`` says whether u moves by
+        little (less than 0.05 where it moves) and has fewer than 25 effective draws for it.
     warnings : list of str
         What is wrong, in words; empty if nothing is.
     u_names : list of str
         Which names in the table stand for u: ``["u"]``, as a rule.
     """
 
-    def __init__(self, table: Any, warnings: list[str], u_names: list[str]) -> None:
+    def __init__(self, table: Any, movement: Any, warnings: list[str], u_names: list[str]) -> None:
         self.table = table
+        self.movement = movement
         self.warnings = warnings
         self.u_names = u_names
 
@@ -96,13 +104,24 @@ class Sticking:
 
     def __repr__(self) -> str:
         lines = ["Runs without a move, by variable and chain", self._formatted().to_string()]
+        if len(self.movement):
+            lines += ["How far u moves, by step and chain", self._movement().to_string()]
         lines += [f"Warning: {text}" for text in self.warnings] or ["No chain sticks."]
         return "\n".join(lines)
+
+    def _movement(self) -> Any:
+        table = self.movement.copy()
+        table["u_moved"] = [f"{value:.2g}" for value in table["u_moved"]]
+        for name in ("iat_log_estimate", "iat_u"):
+            table[name] = [f"{value:.{'0f' if value > 10 else '2g'}}" for value in table[name]]
+        table["creeps"] = ["CREEPS" if creeps else "" for creeps in table["creeps"]]
+        return table
 
     def _repr_html_(self) -> str:
         return as_html(
             "Runs without a move, by variable and chain",
-            self._formatted().to_html(),
+            self._formatted().to_html()
+            + (self._movement().to_html() if len(self.movement) else ""),
             self.warnings,
             ["No chain sticks."] if not self.warnings else [],
         )
@@ -111,7 +130,7 @@ class Sticking:
 def sticking(
     idata: Any, var_names: str | Sequence[str] | None = None, coords: Any = None
 ) -> Sticking:
-    """Find how long each chain held on to one value of theta, or of u.
+    """Find how long each chain held on to one value of theta, or of u, and how far u moved.
 
     The moves of theta are found in the draws; a variable that is an array has moved if any element
     has. Those of u, which is not recorded, are known from the statistic ``u_accepted``. Where one
@@ -144,6 +163,9 @@ def sticking(
 
     A value that occurs in other runs as well, as those of discrete parameters and of indicators do,
     is not stuck.
+
+    Where u moves, but by so little that it hardly changes over a whole chain, it *creeps*. How far
+    it moves is in the statistic ``u_moved``.
 
     Examples
     --------
@@ -193,6 +215,13 @@ def find_sticking(
         rows += _rows(name, runs, is_stuck)
         warnings += _warnings(name, runs, is_stuck)
     table = pandas.DataFrame(rows).set_index(["variable", "chain"])
+    moved, steps = movements(idata), []
+    for number, chains in enumerate(moved):
+        name = label if len(moved) == 1 else f"{label}[{number}]"
+        steps += [{"variable": name, "chain": c, **m._asdict()} for c, m in enumerate(chains)]
+        warnings += creeping_in_words(name, chains)
+    columns = ["variable", "chain", *Movement._fields]
+    movement = pandas.DataFrame(steps, columns=columns).set_index(columns[:2])
     signs = sign_of(idata)
     if signs is not None and (signs < 0).any():
         warnings.append(
@@ -200,7 +229,7 @@ def find_sticking(
             "table are those of the chain, but how many draws of the posterior they are worth is "
             f"for apm.signed(idata) to say. {see('series')}"
         )
-    return Sticking(table, warnings, u_names)
+    return Sticking(table, movement, warnings, u_names)
 
 
 def runs_of_draws(values: NDArray[Any]) -> list[Runs]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_apm.diagnostics.creeping import movements
 from pymc_apm.diagnostics.runs import Draws, posterior_draws
 from pymc_apm.diagnostics.sticking import Runs, runs_of_draws, runs_of_u
 from pymc_apm.errors import ModelError
@@ -12,6 +13,9 @@ from pymc_apm.plots.style import ALARM, COLOURS, make_axes, one_or_all, tidy
 from pymc_apm.validation import positive_integer
 
 MAX_PANELS = 12
+
+CREEPING = {"facecolor": "none", "edgecolor": COLOURS[1], "hatch": "////", "linewidth": 0}
+"""How a chain is marked in which u creeps."""
 
 
 def plot_trace_sticking(
@@ -41,8 +45,8 @@ def plot_trace_sticking(
     Returns
     -------
     axes, or ndarray of axes
-        One for each chain of each element. The moves of u, where they were recorded, are a bar at
-        the bottom of each.
+        One for each chain of each element. Bars at the bottom of each are for u: runs without a
+        move, and, all along a chain in which u creeps, a hatched one.
 
     Examples
     --------
@@ -69,7 +73,7 @@ def plot_trace_sticking(
     if min_run is None:
         min_run = max(20, n_draws // 100)
     positive_integer("min_run", min_run)
-    of_u = runs_of_u(idata)
+    of_u, movement_of_u = runs_of_u(idata), movements(idata)
     axes = make_axes(ax, figsize, (9.0, 0.9 + 1.15 * n_panels), n_rows=n_panels, sharex=True)
     panels = iter(axes)
     for draws in variables:
@@ -81,9 +85,12 @@ def plot_trace_sticking(
                 axis = next(panels)
                 of_chain = [step[chain] for step in of_u]
                 _trace(axis, shared[chain], runs[chain], of_chain, min_run)
+                if any(step[chain].creeps for step in movement_of_u):
+                    _creeps(axis)
                 tidy(axis, ylabel=f"{label}\nchain {chain}", ylim=limits)
     axes[-1].set(xlabel="draw after tuning", xlim=(0, n_draws))
-    _legend(axes[0], _longest(variables), of_u, min_run)
+    slow = [found.u_moved for step in movement_of_u for found in step if found.creeps]
+    _legend(axes[0], _longest(variables), of_u, min_run, slow)
     return one_or_all(axes)
 
 
@@ -124,11 +131,21 @@ def _trace(axis: Any, values: Any, runs: Runs, of_u: list[Runs], min_run: int) -
         )
 
 
+def _creeps(axis: Any) -> None:
+    """Mark a chain all along in which u moves, but hardly."""
+    from matplotlib.patches import Rectangle
+
+    bar = Rectangle((0.0, 0.0), 1.0, 0.09, transform=axis.transAxes, **CREEPING)
+    axis.add_patch(bar)
+
+
 def _longest(variables: list[Draws]) -> int:
     return max(runs.longest for draws in variables for runs in runs_of_draws(draws.values))
 
 
-def _legend(axis: Any, longest: int, of_u: list[list[Runs]], min_run: int) -> None:
+def _legend(
+    axis: Any, longest: int, of_u: list[list[Runs]], min_run: int, slow: Sequence[float]
+) -> None:
     """Put the legend above the panels, where it hides nothing."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -142,11 +159,14 @@ def _legend(axis: Any, longest: int, of_u: list[list[Runs]], min_run: int) -> No
         longest_of_u = max(chain.longest for runs in of_u for chain in runs)
         text = f"u {enough} (longest {longest_of_u:,})"
         handles.append(Patch(color=COLOURS[1], label=text))
+    if slow:
+        text = f"u creeps (moves by {min(slow):.1g})"
+        handles.append(Patch(**CREEPING, label=text))
     axis.legend(
         handles=handles,
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
-        ncols=len(handles),
+        ncols=len(handles) if len(handles) < 4 else 2,
         frameon=False,
         fontsize=8,
         borderaxespad=0.2,

@@ -22,6 +22,7 @@ from pymc_apm.adaptive.transition import Transition, drawing
 from pymc_apm.density.target import REST, THETA, Target
 from pymc_apm.errors import EstimatorError, see
 from pymc_apm.steps.compiling import Compiling
+from pymc_apm.steps.movement import Movement
 from pymc_apm.steps.statistics import Statistic, row_of, rows_of
 from pymc_apm.types import FREE, Cost, Evaluation, FloatVector, Point
 
@@ -125,8 +126,18 @@ class _Ahead:
         for variable, where in zip(chain.moved, chain.slices_of_u, strict=True):
             rows = _rows(batch.positions[:, where], variable.type.shape)
             self.us.append((storage_of(variable), rows, [row.tobytes() for row in rows]))
+        moved, projection = chain.movement.of_batch(
+            self.n_draws,
+            [storage[0].reshape(-1) for storage, _, _ in self.us],
+            [batch.positions[:, where] for where in chain.slices_of_u],
+        )
         self.stats = rows_of(
-            chain.recipe.statistics, batch.report, batch.log_estimate, chain.target.n_fixed
+            chain.recipe.statistics,
+            batch.report,
+            chain.target.n_fixed,
+            batch.log_estimate,
+            moved,
+            projection,
         )
         if chain.target.has_signs:
             for row, sign in zip(self.stats, batch.sign.tolist(), strict=True):
@@ -175,6 +186,7 @@ class Chain:
         sizes = [u.tag.apm_randomness.size or 0 for u in self.moved]
         stops = np.cumsum([target.layout.size, *sizes]).tolist()
         self.slices_of_u = [slice(*ends) for ends in itertools.pairwise(stops)]
+        self.movement = Movement(self.moved)
         self._max_length = max(min(MEMORY // (8 * stops[-1] + 1), MAX_DRAWS), 1)
         self.restart()
 
@@ -383,6 +395,7 @@ class Chain:
         assert evaluation is not None
         self._ahead = None
         failure, self._failure = self._failure, None  # Python may raise it too
+        target, before = self.target, self._numbers_of_u(evaluation)
         began = time.perf_counter()
         evaluation, self._learnt, report = self._draw(
             self._rng, evaluation, self.recipe.options, self._learnt, self._tune, self.recipe.thin
@@ -395,13 +408,16 @@ class Chain:
         elif failure is not None:
             self._program = None
             self.compiling.give_up(failure)
-        target = self.target
         for variable in self.moved:
             u = target.value(evaluation, variable.name)
             # A copy, so that a change in place from outside is seen.
             set_shared(variable, variable.tag.apm_randomness.as_array(u.copy()))
         stats = row_of(
-            self.recipe.statistics, report, evaluation.log_estimate, target.n_random(evaluation)
+            self.recipe.statistics,
+            report,
+            target.n_random(evaluation),
+            evaluation.log_estimate,
+            *self.movement.of_draw(before, self._numbers_of_u(evaluation)),
         )
         if target.has_signs:
             stats["sign"] = target.sign(evaluation)
@@ -416,6 +432,9 @@ class Chain:
         if self._program is None and self.compiling.is_open:
             self.compiling.note(time.perf_counter() - began, self._n_left(), cost is not FREE)
         return point, stats
+
+    def _numbers_of_u(self, evaluation: Evaluation) -> list[FloatVector]:
+        return [self.target.numbers(evaluation, variable.name) for variable in self.moved]
 
     def _bytes_of_theta(self, point: Point) -> list[bytes]:
         return [point[entry.name].tobytes() for entry in self.target.layout.entries]

@@ -49,37 +49,38 @@ COSTS = {
 }
 """What every step records."""
 
+OF_DRAWS = {"n_random": int, "log_estimate": float, "u_moved": float, "u_projection": float}
+"""What every draw has that is in no report: how many random numbers its estimates use, their log,
+and how far u went and where it is (:mod:`pymc_apm.steps.movement`)."""
+
 
 def dtypes_and_shapes(
     statistics: Mapping[str, Statistic], has_signs: bool = False
 ) -> dict[str, tuple[type, list[int]]]:
     """Return the declaration that PyMC wants: all are scalars.
 
-    Beside what is in reports, every draw has its log-estimate and the count of its random numbers,
-    and the sign of the estimate if that may be negative.
+    Beside what is in reports, every draw has the statistics of `OF_DRAWS`, and the sign of the
+    estimate if that may be negative.
     """
     declared: dict[str, tuple[type, list[int]]] = {
         name: (np.dtype(statistic.dtype).type, []) for name, statistic in statistics.items()
     }
-    declared |= {"n_random": (np.int64, []), "log_estimate": (np.float64, [])}
+    declared |= {name: (np.dtype(dtype).type, []) for name, dtype in OF_DRAWS.items()}
     return declared | ({"sign": (np.float64, [])} if has_signs else {})
 
 
-def row_of(
-    statistics: Mapping[str, Statistic], report: Report, log_estimate: float, n_random: int
-) -> dict[str, Any]:
-    """Return the statistics of a draw."""
+def row_of(statistics: Mapping[str, Statistic], report: Report, *of_draw: Any) -> dict[str, Any]:
+    """Return the statistics of a draw; those of `OF_DRAWS` are given, in this order."""
     row: dict[str, Any] = {name: dtype(of(report)) for name, (dtype, of) in statistics.items()}
-    row["n_random"] = n_random
-    row["log_estimate"] = log_estimate
-    return row
+    return row | dict(zip(OF_DRAWS, of_draw, strict=True))
 
 
 def rows_of(
-    statistics: Mapping[str, Statistic], report: Report, log_estimates: Any, n_random: int
+    statistics: Mapping[str, Statistic], report: Report, n_random: int, *of_draws: Any
 ) -> list[dict[str, Any]]:
     """Return the statistics of many draws, from a report of arrays."""
     columns = [of(report).astype(dtype).tolist() for dtype, of in statistics.values()]
-    rows = zip(*columns, repeat(n_random), log_estimates.tolist(), strict=False)
+    others = [values.tolist() for values in of_draws]
+    rows = zip(*columns, repeat(n_random), *others, strict=False)
     # Without a loop of Python: this is done for every draw of compiled code.
-    return list(map(dict, map(zip, repeat((*statistics, "n_random", "log_estimate")), rows)))
+    return list(map(dict, map(zip, repeat((*statistics, *OF_DRAWS)), rows)))

@@ -39,7 +39,16 @@ def made_up_run(seed, correlation=0.9, n_chains=3, n_draws=600, hold=0):
 
 
 def trace_sticking(seed=1):
-    return apm.plot_trace_sticking(made_up_run(seed, hold=150), coords={"x_dim_0": [0]})
+    """In the second chain, x and u are stuck for a while; in the third, u creeps."""
+    idata = made_up_run(seed, hold=150)
+    rng = np.random.default_rng(seed)
+    u = lfilter([1.0], [1.0, -1.0], 0.05 * rng.standard_normal((3, 600, 20)), axis=1)
+    u[:2] = rng.standard_normal((2, 600, 20))
+    moved = np.square(np.diff(u, axis=1, prepend=0.0)).mean(axis=-1) / 2.0
+    stats = idata["sample_stats"].to_dataset()
+    stats = stats.assign(u_moved=(("chain", "draw"), moved))
+    idata["sample_stats"] = stats.assign(u_projection=(("chain", "draw"), u.mean(axis=-1)))
+    return apm.plot_trace_sticking(idata, coords={"x_dim_0": [0]})
 
 
 def cost_autocorr(seed=1):
