@@ -16,6 +16,7 @@ import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 
+import pymc_apm as apm
 from pymc_apm.diagnostics.sticking import runs_of_draws
 
 Record = dict[str, Any]
@@ -58,14 +59,26 @@ def choose(methods: Iterable[str], wanted: str | None) -> list[str]:
     return chosen
 
 
-def sample(method: str, model: pm.Model, make_step: Callable[[], Any], **sample_kwargs: Any) -> Run:
-    """Run one method through ``pm.sample``, in one process so that times are comparable."""
+def sample(
+    method: str,
+    model: pm.Model,
+    make_step: Callable[[], Any],
+    *,
+    store: Path | None = None,
+    **sample_kwargs: Any,
+) -> Run:
+    """Run one method in one process, so that times are comparable; in a store if one is given.
+
+    The time is that of this call: of a run that goes on in its store, only what was left to do.
+    """
     logging.getLogger("pymc").setLevel(logging.ERROR)
     print(f"{method}: sampling", flush=True)
+    if store is not None:
+        sample_kwargs["store"] = store / f"{method.replace(' ', '_')}.zarr"
     with model:
         step = make_step()
         start = time.process_time()
-        idata = pm.sample(step=step, cores=1, compute_convergence_checks=False, **sample_kwargs)
+        idata = apm.sample(step=step, cores=1, compute_convergence_checks=False, **sample_kwargs)
     return Run(method, idata, time.process_time() - start)
 
 

@@ -16,6 +16,7 @@ three more for each value of the parameters, the library's own two as a rule.
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import arviz as az
@@ -243,6 +244,9 @@ def main() -> None:
     options = common.parser(__doc__.splitlines()[0], draws=500, tune=500, chains=2)
     options.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     options.add_argument("--data", choices=list(PAPER), default="pima")
+    options.add_argument(
+        "--store", type=Path, help="a folder for the draws: the same call again goes on from there"
+    )
     arguments = options.parse_args()
     if arguments.full:
         arguments.draws, arguments.tune, arguments.chains = 10_000, 2_000, 10
@@ -264,6 +268,7 @@ def main() -> None:
             chains=arguments.chains,
             random_seed=arguments.seed,
             progressbar=False,
+            store=arguments.store,
         )
         runs.append(run)
         records.append(record(run, PAPER[arguments.data]))
