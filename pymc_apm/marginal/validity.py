@@ -47,7 +47,10 @@ def checked_by_element(
         result = check.inputs[0]
         for condition in check.inputs[1:]:
             for leaf in _leaves(condition):
-                holds = leaf if _covers(result, leaf) else pt.all(leaf)
+                # That of a vector, such as probabilities of categories, has an axis more.
+                inner = tuple(range(result.type.ndim, leaf.type.ndim))
+                each = pt.all(leaf, axis=inner) if inner else leaf
+                holds = each if _covers(result, each) else pt.all(leaf)
                 result = pt.switch(holds, result, -np.inf)
         found = graph_replace(found, {check.outputs[0]: result})
     return found

@@ -209,6 +209,14 @@ def falling_transform():
     pm.Normal("y", b[GROUP], sigma, observed=Y)
 
 
+def choices():
+    """Probabilities of categories, whose check is of all of them."""
+    mu, sigma = common()
+    b = pm.Normal("b", mu, sigma, shape=3)
+    utility = np.outer(X, [1.0, 0.0, -1.0]) * b[GROUP][:, None]
+    pm.Categorical("y", logit_p=utility, observed=OTHER)
+
+
 def square_root():
     """A density that is not a number where a latent variable is negative."""
     mu, sigma = common()
@@ -366,6 +374,7 @@ FACTORS = {
     censored: (["b"], 3),
     falling_transform: (["b"], 3),
     square_root: (["b"], 3),
+    choices: (["b"], 3),
 }
 
 TIED = {
