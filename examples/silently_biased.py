@@ -7,8 +7,8 @@ mean 0 and variance 1, of which an estimate is at hand, log f_hat = -|theta|^2 -
 is a simulator of one normal number, theta ~ N(0, 1), x ~ N(theta, 1), with the kernel of ABC,
 exp(-(x - y)^2 / (2 epsilon^2)); its exact posterior has the variance 1 / (1 + 1 / (1 + epsilon^2)).
 
-``--methods`` takes a part of their names. Methods that clamp u for a whole chain, or that draw it afresh for each update and forget the
-estimate of the current point, run without a warning. Prints what they find.
+``--methods`` takes a part of their names. Methods that clamp u for a whole chain, or that draw it
+afresh for each update and forget the estimate of the current point, run without a warning.
 """
 
 from collections.abc import Callable
