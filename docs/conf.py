@@ -118,7 +118,7 @@ def add_thumbnails(app: Any, exception: Exception | None) -> None:
 
     def with_figure(match: re.Match[str]) -> str:
         notebook = (folder / match["notebook"]).read_text(encoding="utf-8")
-        figure = re.search(r'<img alt="[^"]*" src="\.\./(_images/[^"]+)"', notebook)
+        figure = re.search(r'<img [^>]*src="\.\./(_images/[^"]+)"', notebook)
         image = f'<img alt="" src="{figure[1]}"/>' if figure else ""
         return match["start"] + image + match[0].removeprefix(match["start"])
 

@@ -109,6 +109,7 @@ def main() -> None:
         record_of(size, what, run(size, arguments.chains, arguments.seed, **length))
         for size in SIZES
         for what, run in ((CLAMPED, clamped), (MOVING, moving))
+        if (arguments.methods or "") in what
     ]
     print_table(records, COLUMNS)
     save(arguments, records)

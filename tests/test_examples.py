@@ -45,6 +45,17 @@ def test_an_example_runs(script, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("script", ["silently_biased.py", "nuts_step_sizes.py"])
+def test_a_small_study_runs(script, tmp_path):
+    short = ["--draws", "20", "--tune", "20", "--chains", "2", "--methods", "chain"]
+    command = [sys.executable, str(EXAMPLES / script), *short, "--save", "saved.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    saved = json.loads((tmp_path / "saved.json").read_text())
+    assert saved["records"] and saved["made_by"][0]["settings"]["draws"] == 20
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("script", TABLES)
 def test_a_table_is_measured_and_printed_again(script, tmp_path):
     def run(*options):
