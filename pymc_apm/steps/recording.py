@@ -62,7 +62,8 @@ class Recorder:
         if self._compute is None:
             outputs = outputs_in(self._model, source)
             self._compute = compile_function([*source.inputs, *values], outputs, calls_python=True)
-        u = np.array(get_shared(self._model[source.u.name]))
+        us = [np.array(get_shared(self._model[u.name])) for u in source.us]
+        u = us[0] if len(us) == 1 else np.concatenate(us)
         theta = [np.asarray(point[value.name]) for value in values]
         digest = hashlib.blake2b(u.tobytes())
         for value in theta:
@@ -85,7 +86,8 @@ def outputs_in(model: pm.Model, source: Any) -> list[Variable]:
     made: list[Variable] = model.replace_rvs_by_values(outputs)
     if any(isinstance(v.type, RandomType) for v in ancestors(made)):
         raise ModelError(
-            f"The states of {source.u.name} cannot be recorded: they would depend on random draws."
+            f"States that belong to {source.us[0].name} cannot be recorded: they depend on random "
+            "draws."
         )
     return made
 
@@ -93,7 +95,8 @@ def outputs_in(model: pm.Model, source: Any) -> list[Variable]:
 def recorders_of(model: pm.Model, moved: Iterable[SharedVariable]) -> list[Recorder]:
     """Return what records paths of the states of estimates whose randomness a step moves."""
     names = {variable.name for variable in moved}
-    return [Recorder(model, term.name) for term in _recorded(model) if _u_of(term) in names]
+    # If its numbers are several arrays, whoever moves the last of them comes last.
+    return [Recorder(model, term.name) for term in _recorded(model) if _us_of(term)[-1] in names]
 
 
 def records_states(model: pm.Model) -> bool:
@@ -117,16 +120,18 @@ def check_order_of_paths(
     for term in _recorded(model):
         above = set(ancestors([term]))
         parameters = [rv for rv in model.free_RVs if rv in above]
-        moved = set(later)
+        *others, last = _us_of(term)
+        late = [rv.name for rv in parameters if rv in set(later)]
         for step in reversed(steps):
-            if _u_of(term) in {u.name for u in getattr(step, "updated_randomness", ())}:
+            moved = {u.name for u in getattr(step, "updated_randomness", ())}
+            if last in moved:
                 break
             values = set(getattr(step, "vars", ()))
-            moved |= {rv for rv in parameters if model.rvs_to_values[rv] in values}
-        late = [rv.name for rv in parameters if rv in moved]
+            late += [rv.name for rv in parameters if model.rvs_to_values[rv] in values]
+            late += [name for name in others if name in moved]
         if late:
             raise ModelError(
-                f"{', '.join(late)} would be updated after the step that moves {_u_of(term)}, which"
+                f"{', '.join(late)} would be updated after the step that moves {last}, which"
                 f" records the states of {term.name}, and these would not be those of the draws. "
                 "Give a step for every parameter, and let the one that moves u be the last: "
                 f"step=[pm.NUTS([{late[0]}]), apm.APMIndependenceU()]. {see('state_space')}"
@@ -138,6 +143,5 @@ def _recorded(model: pm.Model) -> list[Variable]:
     return [term for term in found if term.tag.apm_states.records]
 
 
-def _u_of(term: Variable) -> str:
-    name: str = term.tag.apm_states.source.u.name
-    return name
+def _us_of(term: Variable) -> list[str]:
+    return [u.name for u in term.tag.apm_states.source.us]

@@ -39,6 +39,7 @@ def state_space(
     lookahead: Callable[..., Any] | None = None,
     substeps: int = 1,
     accumulate: str | Sequence[str] | None = None,
+    segments: int = 1,
     record_states: bool = False,
     reference: Mapping[str, Any] | None = None,
     random_seed: int | None = None,
@@ -116,6 +117,10 @@ def state_space(
     accumulate : str or tuple of str, optional
         For particles: states that are set to zero after each row, so that they add up what happens
         between two rows.
+    segments : int
+        For particles: into how many pieces of time the random numbers are cut, each an array of its
+        own that is updated by itself: the filter is then run from there on alone. For simulators
+        with many rows, where all numbers at once could be moved but little.
     record_states : bool
         Whether steps of this package record with each draw, as the statistic ``name + "_states"``,
         a path of the states from the points or particles that the chain's own ``u`` makes: an exact
@@ -215,6 +220,7 @@ def state_space(
         "lookahead": lookahead,
         "substeps": None if substeps == 1 else substeps,
         "accumulate": accumulate,
+        "segments": None if segments == 1 else segments,
     }
     if method == "auto":
         method = _choose(specification, of_particles)
@@ -236,6 +242,7 @@ def state_space(
             accumulate=accumulate,
             proposal=proposal,
             lookahead=lookahead,
+            segments=segments,
         )
     if record_states:
         term.tag.apm_states = term.tag.apm_states._replace(records=True)
@@ -271,14 +278,11 @@ def _choose(
 def _particles(specification: Specification, dims: str | None, **options: Any) -> TensorVariable:
     from pymc_apm.estimators.states.afterwards import States
     from pymc_apm.estimators.states.particles import particle_estimate
-    from pymc_apm.estimators.states.sources import FilterSource
 
-    log_estimate = particle_estimate(specification, **options)
+    log_estimate, source = particle_estimate(specification, **options)
     factors = 0 if specification.rows.is_panel else None
     term = Potential(specification.name, log_estimate, factors=factors, model=specification.model)
-    node = log_estimate.owner
-    u, *others = node.inputs
-    term.tag.apm_states = States(specification, FilterSource(node.op, u, others), dims)
+    term.tag.apm_states = States(specification, source, dims)
     return term
 
 

@@ -175,6 +175,88 @@ def make_step(model: ParticleModel) -> Callable[..., Any]:
     return step
 
 
+class Before(NamedTuple):
+    """Where a filter is between two times.
+
+    Attributes
+    ----------
+    states : ndarray, shape (d, N)
+        The particles, resampled.
+    ahead : ndarray, shape (N,)
+        The logs of the look-ahead that they were drawn with.
+    total, lost : float
+        The log of the estimate so far, and what was lost of it by rounding.
+    is_start : bool
+        Whether there are no particles yet.
+    """
+
+    states: Any
+    ahead: Any
+    total: float
+    lost: float
+    is_start: bool
+
+
+@register_jitable
+def nothing_before(n: int) -> Before:
+    """Return where a filter of n particles starts."""
+    return Before(np.zeros((1, n)), np.zeros(n), 0.0, 0.0, True)
+
+
+def make_piece(
+    model: ParticleModel, jit: Callable[[Any], Any] = lambda function: function
+) -> Callable[..., tuple[Filtered, Before]]:
+    """Return a particle filter of some times, which goes on from where another one ended.
+
+    Parameters
+    ----------
+    model : ParticleModel
+    jit : callable
+        Compiles a function, if the functions of the model are compiled.
+
+    Returns
+    -------
+    callable
+        ``piece(u, data, args, keeps, before) -> (Filtered, Before)``, where ``data`` has a row for
+        each time, and one more if more times follow.
+    """
+    step = jit(make_step(model))
+    lookahead, resets = model.lookahead, np.array(model.resets, dtype=np.int64)
+
+    def piece(u: Any, data: Any, args: Any, keeps: bool, before: Any) -> Any:
+        n_times, _, n = u.shape
+        x, ahead, total, lost, is_start = before
+        chosen = np.arange(n)
+        kept, kept_logs = np.zeros((0, 0, 0)), np.zeros((0, 0))
+        log_means, ancestors = np.zeros(n_times), np.zeros((0, 0), np.int64)
+        for t in range(n_times):
+            x, logs, places = step(is_start and t == 0, x, ahead, u[t, 1:], data[t], args)
+            if keeps:
+                if t == 0:
+                    kept, kept_logs = np.zeros((n_times, x.shape[0], n)), np.zeros((n_times, n))
+                    ancestors = np.zeros((n_times, n), np.int64)
+                kept[t], kept_logs[t], ancestors[t] = x, logs, chosen[places]
+            goes_on = t + 1 < len(data)
+            if goes_on:
+                eta = lookahead(x, data[t + 1], args)
+                logs = logs + eta
+            weights, log_mean = weigh(logs)
+            log_means[t] = log_mean
+            if not (-math.inf < log_mean < math.inf):
+                filtered = Filtered(log_mean, kept, kept_logs, log_means, ancestors)
+                return filtered, Before(x, ahead, log_mean, 0.0, False)
+            total, lost = added(total, lost, log_mean)
+            if goes_on:
+                chosen = ancestors_of(weights, u[t, 0])
+                x, ahead = np.ascontiguousarray(x[:, chosen]), eta[chosen]
+                for i in resets:
+                    x[i] = 0.0
+        filtered = Filtered(total + lost, kept, kept_logs, log_means, ancestors)
+        return filtered, Before(x, ahead, total, lost, False)
+
+    return piece
+
+
 def make_filter(
     model: ParticleModel, jit: Callable[[Any], Any] = lambda function: function
 ) -> Callable[..., Filtered]:
@@ -193,35 +275,9 @@ def make_filter(
         (T, 1 + k, N), the first of each time for resampling, ``data`` has a row for each time,
         and ``keeps`` says whether to return all particles.
     """
-    step = jit(make_step(model))
-    lookahead, resets = model.lookahead, np.array(model.resets, dtype=np.int64)
+    piece = jit(make_piece(model, jit))
 
     def run(u: Any, data: Any, args: Any, keeps: bool) -> Any:
-        n_times, _, n = u.shape
-        x, ahead, chosen = np.zeros((1, n)), np.zeros(n), np.arange(n)
-        kept, kept_logs = np.zeros((0, 0, 0)), np.zeros((0, 0))
-        log_means, ancestors = np.zeros(n_times), np.zeros((0, 0), np.int64)
-        total, lost = 0.0, 0.0
-        for t in range(n_times):
-            x, logs, places = step(t == 0, x, ahead, u[t, 1:], data[t], args)
-            if keeps:
-                if t == 0:
-                    kept, kept_logs = np.zeros((n_times, x.shape[0], n)), np.zeros((n_times, n))
-                    ancestors = np.zeros((n_times, n), np.int64)
-                kept[t], kept_logs[t], ancestors[t] = x, logs, chosen[places]
-            if t + 1 < n_times:
-                eta = lookahead(x, data[t + 1], args)
-                logs = logs + eta
-            weights, log_mean = weigh(logs)
-            log_means[t] = log_mean
-            if not (-math.inf < log_mean < math.inf):
-                return Filtered(log_mean, kept, kept_logs, log_means, ancestors)
-            total, lost = added(total, lost, log_mean)
-            if t + 1 < n_times:
-                chosen = ancestors_of(weights, u[t, 0])
-                x, ahead = np.ascontiguousarray(x[:, chosen]), eta[chosen]
-                for i in resets:
-                    x[i] = 0.0
-        return Filtered(total + lost, kept, kept_logs, log_means, ancestors)
+        return piece(u, data, args, keeps, nothing_before(u.shape[2]))[0]
 
     return run

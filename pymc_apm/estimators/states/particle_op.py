@@ -24,6 +24,7 @@ from pymc_apm.estimators.states.filter import (
     Filtered,
     ParticleModel,
     make_filter,
+    make_piece,
     no_lookahead,
 )
 from pymc_apm.estimators.states.particle_draws import make_draw
@@ -46,14 +47,16 @@ class Engine(NamedTuple):
 
     Attributes
     ----------
-    run, refresh : callable
-        As those of :func:`~pymc_apm.estimators.states.filter.make_filter` and
+    run, piece, refresh : callable
+        As those of :func:`~pymc_apm.estimators.states.filter.make_filter`,
+        :func:`~pymc_apm.estimators.states.filter.make_piece` and
         :func:`~pymc_apm.estimators.states.conditional.make_refresh`.
     draw : callable
         As that of :func:`~pymc_apm.estimators.states.particle_draws.make_draw`.
     """
 
     run: Callable[..., Any]
+    piece: Callable[..., Any]
     refresh: Callable[..., Any] | None
     draw: Callable[..., Any]
 
@@ -296,7 +299,7 @@ class ParticleFilter(Op):
             size=self.n_moving,
             resets=self.options.resets,
         )
-        run = jit(make_filter(model, jit))
+        run, piece = jit(make_filter(model, jit)), jit(make_piece(model, jit))
         refresh = None
         draw = jit(make_draw(functions.get("log_transition"), jit))
         if self.can_refresh:
@@ -304,7 +307,7 @@ class ParticleFilter(Op):
                 *[functions[name] for name in ("log_transition", "unstart", "unmove")]
             )
             refresh = jit(make_refresh(model, inverse, jit))
-        return Engine(run, refresh, draw)
+        return Engine(run, piece, refresh, draw)
 
 
 def _in_python(

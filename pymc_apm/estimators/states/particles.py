@@ -9,7 +9,9 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.states.particle_graphs import make_graphs
 from pymc_apm.estimators.states.particle_op import Options, ParticleFilter
+from pymc_apm.estimators.states.segments import bounds_of, segmented_estimate
 from pymc_apm.estimators.states.sorting import MAX_BITS
+from pymc_apm.estimators.states.sources import FilterSource
 from pymc_apm.estimators.states.specification import Specification
 from pymc_apm.randomness import StandardNormal
 from pymc_apm.validation import positive_integer
@@ -29,10 +31,12 @@ def particle_estimate(
     accumulate: str | Sequence[str] | None = None,
     proposal: Callable[..., Any] | None = None,
     lookahead: Callable[..., Any] | None = None,
-) -> TensorVariable:
+    segments: int = 1,
+) -> tuple[TensorVariable, FilterSource]:
     """Return the log-estimate of a particle filter, one for each series of a panel.
 
-    Its random numbers are declared in the model, with the name of the estimate and ``_u``.
+    And what draws states from it. Its random numbers are declared in the model, with the name of
+    the estimate and ``_u``, and the number of the segment if there are several.
 
     Parameters
     ----------
@@ -49,6 +53,8 @@ def particle_estimate(
         The distribution by which particles are moved to a row, all of whose data are there.
     lookahead : callable, optional
         The log of what particles are favoured by before they move to such a row.
+    segments : int
+        Into how many pieces of time random numbers are cut.
     """
     label = specification.label
     n_points = positive_integer(f"points of {label}", POINTS if points is None else points)
@@ -65,10 +71,6 @@ def particle_estimate(
     rows = specification.rows
     lengths = tuple(int(length) for length in rows.lengths)
     options = Options(specification.n_dims, substeps, resets, lengths, rows.is_panel)
-    shape: tuple[int, ...] = (max(lengths), 1 + graphs.n_numbers, n_points)
-    if rows.is_panel:
-        shape = (len(lengths), *shape)
-    u = StandardNormal(f"{specification.name}_u", shape=shape, model=specification.model)
     op = ParticleFilter(graphs, options)
     if proposal is not None and not op.can_refresh:
         _log.info(
@@ -76,7 +78,43 @@ def particle_estimate(
             "must be a draw, pm.X.dist(...), whose distribution function is known, of the "
             "transition and of the proposal, which must take as many random numbers."
         )
-    return op(u, graphs.table, *graphs.closure.values())
+    segments = positive_integer(f"segments of {label}", segments)
+    if segments > 1:
+        _check_segments(label, segments, op)
+    sizes = 1 + graphs.n_numbers, n_points
+    shapes: list[tuple[int, ...]] = [
+        (stop - start, *sizes) for start, stop in bounds_of(max(lengths), segments)
+    ]
+    if rows.is_panel:
+        shapes = [(len(lengths), *shapes[0])]
+    name = f"{specification.name}_u"
+    names = [name] if segments == 1 else [f"{name}_{number}" for number in range(segments)]
+    us = [
+        StandardNormal(own, shape=shape, model=specification.model)
+        for own, shape in zip(names, shapes, strict=True)
+    ]
+    if segments == 1:
+        log_estimate = op(us[0], graphs.table, *graphs.closure.values())
+        return log_estimate, FilterSource(op, us, log_estimate.owner.inputs[1:])
+    # As the whole filter would take them.
+    inputs = op.make_node(us[0], graphs.table, *graphs.closure.values()).inputs[1:]
+    return segmented_estimate(op, us, inputs), FilterSource(op, us, inputs)
+
+
+def _check_segments(label: str, segments: int, op: ParticleFilter) -> None:
+    (*_, length) = op.options.lengths
+    if op.options.is_panel:
+        raise ModelError(
+            f"segments of {label} is for one series; those of a panel are updated one by one as "
+            "they are: leave it out."
+        )
+    if segments > length:
+        raise ModelError(f"segments of {label} is {segments}, but the data have {length} rows.")
+    if op.can_refresh:
+        _log.info(
+            f"{label} has segments, so that u is not updated by conditional SMC, which is faster: "
+            "leave segments out."
+        )
 
 
 def _resets(

@@ -56,8 +56,8 @@ class Source(Protocol):
 
     Attributes
     ----------
-    u : SharedVariable
-        The random numbers of the estimate.
+    us : list of SharedVariable
+        The random numbers of the estimate; if they are several, one after the other are ``u``.
     inputs : list of TensorVariable
         Symbols of what :meth:`numbers` returns.
     outputs : list of TensorVariable
@@ -67,7 +67,7 @@ class Source(Protocol):
         Numbers of a state that are set to zero before it moves on.
     """
 
-    u: SharedVariable
+    us: list[SharedVariable]
     inputs: list[TensorVariable]
     outputs: list[TensorVariable]
     substeps: int
@@ -86,9 +86,9 @@ def draw_afresh(
     source: Source, rng: np.random.Generator, compute: Any, parameters: Sequence[Any], label: str
 ) -> Draws:
     """Draw states with fresh random numbers; ``compute`` makes the outputs."""
+    all_randomness = [u.tag.apm_randomness for u in source.us]
     for _ in range(ATTEMPTS):
-        randomness = source.u.tag.apm_randomness
-        u = randomness.as_array(randomness.draw(rng))
+        u = joined([one.as_array(one.draw(rng)) for one in all_randomness])
         drawn = source.draw(rng, u, compute(*source.numbers(rng, u), *parameters))
         if drawn is not None:
             return drawn
@@ -97,6 +97,11 @@ def draw_afresh(
         f"one of the posterior draws, so that there are no states: give more points. "
         f"{see('particles')}"
     )
+
+
+def joined(us: Sequence[Floats]) -> Floats:
+    """Return the random numbers of an estimate as one array."""
+    return us[0] if len(us) == 1 else np.concatenate(us)
 
 
 class PoolSource:
@@ -125,7 +130,7 @@ class PoolSource:
         u: SharedVariable,
     ) -> None:
         rows = specification.rows
-        self.n_points, self.noise, self.u = n_points, noise, u
+        self.n_points, self.noise, self.us = n_points, noise, [u]
         symbol, choices = pt.tensor("u", dtype="float64", shape=u.type.shape), pt.dvector("choices")
         of_rows = symbol[rows.series, rows.t] if rows.is_panel else symbol
         pool = make_pool(specification, guide, of_rows, n_points)
@@ -156,13 +161,15 @@ class FilterSource:
     Parameters
     ----------
     op : ParticleFilter
-    u : SharedVariable
+    us : sequence of SharedVariable
     inputs : sequence of Variable
         The other inputs of the op: the table and the parameters.
     """
 
-    def __init__(self, op: ParticleFilter, u: SharedVariable, inputs: Sequence[Variable]) -> None:
-        self._op, self.u = op, u
+    def __init__(
+        self, op: ParticleFilter, us: Sequence[SharedVariable], inputs: Sequence[Variable]
+    ) -> None:
+        self._op, self.us = op, list(us)
         self.inputs: list[TensorVariable] = []
         self.outputs: list[TensorVariable] = list(inputs)
         self.substeps, self.resets = op.options.substeps, op.options.resets
