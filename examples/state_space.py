@@ -6,7 +6,7 @@ prints, for stochastic volatility on the exchange rates that come with the packa
 (GBP against USD, 750 days): effective draws per second of ``pm.sample()`` without options, of NUTS
 on parameters and states together, and of particle marginal Metropolis-Hastings by ``particles``,
 which is given a good proposal; then how they depend on the length of a series, and the noise of the
-estimate in one to five dimensions.
+estimate in one to five dimensions; last, what goes wrong where u is not a part of the chain.
 """
 
 import argparse
