@@ -182,7 +182,6 @@ def test_a_length_that_depends_on_the_terms_is_noticed():
 
 def test_a_length_that_ends_before_the_terms_do_is_an_error():
     length = Length(lambda k: (1.0, 0.5, 0.2)[k] if k < 3 else 0.0)
-    rng = np.random.default_rng(1)
 
     def terms(rng):
         yield from [1.0, -0.5, 0.25]
