@@ -39,7 +39,7 @@ def efficiency_if_perfect(sd: float) -> float:
     and its inefficiency is the mean of (2 - p) / p.
 
     >>> [round(efficiency_if_perfect(sd), 2) for sd in (0.5, 0.92, 1.2, 1.81, 2.5)]
-    [0.63, 1.0, 0.88, 0.31, 0.03]
+    [0.66, 1.0, 0.88, 0.31, 0.03]
     """
     return _if_perfect(sd) / _if_perfect(0.92)
 
