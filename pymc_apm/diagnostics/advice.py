@@ -180,7 +180,6 @@ def _on_ratios(dataset: Any) -> list[str]:
 
 
 def _on_updates(sd: float, largest: float, heavy_tails: bool) -> str:
-    at_most, at_least = percent(efficiency_of_walk(sd)), percent(efficiency_if_perfect(sd))
     text = f"The sd of log f_hat is {sd:.2g}"
     if largest > sd:
         text += f", up to {largest:.2g}"
@@ -194,6 +193,7 @@ def _on_updates(sd: float, largest: float, heavy_tails: bool) -> str:
         return (
             f"{text}: by that independent proposals of u would be viable, but not with such tails."
         )
+    at_most, at_least = percent(efficiency_of_walk(sd)), percent(efficiency_if_perfect(sd))
     text += (
         ": independent proposals of u are viable (apm.PseudoMarginalMH()). Per cost, at a noise "
         f"that goes as 1/N, they have {at_most} of their best efficiency with a random walk on "
