@@ -29,10 +29,14 @@ class Points(NamedTuple):
         Where they come from, in words.
     values : list of dict
         Each a value for every free variable of a model.
+    jumps : list of dict
+        Where the chain went from each of them: its next draw that differs. Empty if they are not
+        draws of a chain.
     """
 
     source: str
     values: list[Point]
+    jumps: Sequence[Point] = ()
 
 
 def choose_points(
@@ -44,7 +48,7 @@ def choose_points(
             raise ModelError("Give either idata or points, not both.")
         return _given_points(model, points)
     if idata is not None:
-        return Points("draws from the posterior", _posterior_points(model, idata, n_points, rng))
+        return _posterior_points("draws from the posterior", model, idata, n_points, rng)
     try:
         return Points("draws from the prior", prior_points(model, n_points, rng))
     except NotImplementedError:  # a flat prior
@@ -54,7 +58,7 @@ def choose_points(
 def pilot_points(model: pm.Model, n_points: int, rng: np.random.Generator) -> Points:
     """Draw from the posterior by a short run of the steps that ``pm.sample`` chooses."""
     idata = pilot_run(model, None, PILOT_DRAWS, rng)
-    return Points("draws of a pilot run", _posterior_points(model, idata, n_points, rng))
+    return _posterior_points("draws of a pilot run", model, idata, n_points, rng)
 
 
 def pilot_run(model: pm.Model, step: Any, draws: int, rng: np.random.Generator) -> Any:
@@ -91,8 +95,8 @@ def _given_points(model: pm.Model, points: Any) -> Points:
 
 
 def _posterior_points(
-    model: pm.Model, idata: Any, n_points: int, rng: np.random.Generator
-) -> list[Point]:
+    source: str, model: pm.Model, idata: Any, n_points: int, rng: np.random.Generator
+) -> Points:
     posterior = posterior_of(idata)
     missing = [rv.name for rv in model.free_RVs if rv.name not in posterior]
     if missing:
@@ -106,7 +110,21 @@ def _posterior_points(
     n_draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     chosen = rng.choice(n_draws, size=min(n_points, n_draws), replace=False)
     flat = {name: values.reshape(n_draws, *values.shape[2:]) for name, values in stacked.items()}
-    return [{name: values[i] for name, values in flat.items()} for i in chosen]
+    n_in_chain = posterior.sizes["draw"]
+    return Points(
+        source,
+        [{name: values[i] for name, values in flat.items()} for i in chosen],
+        [_jump_from(flat, int(i), n_in_chain) for i in chosen],
+    )
+
+
+def _jump_from(flat: Mapping[str, NDArray[Any]], i: int, n_in_chain: int) -> Point:
+    """Return the next draw of a chain that differs; at its end the last one that did."""
+    first = i - i % n_in_chain
+    for j in [*range(i + 1, first + n_in_chain), *range(i - 1, first - 1, -1)]:
+        if any((values[j] != values[i]).any() for values in flat.values()):
+            return {name: values[j] for name, values in flat.items()}
+    return {name: values[i] for name, values in flat.items()}
 
 
 def prior_points(model: pm.Model, n_points: int, rng: np.random.Generator) -> list[Point]:

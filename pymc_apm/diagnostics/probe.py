@@ -97,6 +97,14 @@ class Probe:
         n_nan = sum(one.cost.n_nan for one in drawn)
         return Sample(np.array([one.log_estimate for one in drawn]), n_nan)
 
+    def sample_ratios(
+        self, evaluation: Evaluation, theta: FloatArray, draws: int, rng: np.random.Generator
+    ) -> FloatArray:
+        """Return log ratios of the estimates at other parameters and at these, with the same u."""
+        drawn = [self.fresh_u(evaluation, rng) for _ in range(draws)]
+        logs = [(self.at(one, theta).log_estimate, one.log_estimate) for one in drawn]
+        return np.array([there - here for there, here in logs if min(there, here) > -math.inf])
+
     def is_clamped(self, evaluation: Evaluation) -> bool:
         """Say whether the same parameters and the same u give the same estimate again."""
         u = [self.target.value(evaluation, name) for name in self.u_names]

@@ -7,6 +7,7 @@ continuity, whether slice sampling can shrink to something that is accepted.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,17 @@ import pymc as pm
 
 from pymc_apm._compat import tail_index
 from pymc_apm.density.target import THETA
-from pymc_apm.diagnostics.advice import advice_in_words, typical_sd, warnings_in_words
+from pymc_apm.diagnostics.advice import (
+    advice_in_words,
+    largest_sd,
+    typical_sd,
+    warnings_in_words,
+)
 from pymc_apm.diagnostics.jumps import EVALUATIONS, largest_jump
 from pymc_apm.diagnostics.points import Points, choose_points
 from pymc_apm.diagnostics.probe import Probe
 from pymc_apm.diagnostics.runs import FloatArray
-from pymc_apm.diagnostics.words import as_html, count, percent, seconds
+from pymc_apm.diagnostics.words import as_html, count, percent, seconds, with_error
 from pymc_apm.errors import ModelError
 from pymc_apm.types import Evaluation
 from pymc_apm.validation import positive_integer, positive_number
@@ -35,6 +41,12 @@ N_POINTS = 8
 N_LINES = 8
 """How many random lines are searched for jumps, along each u and along theta."""
 
+N_RATIOS = 1000
+"""Log ratios that are drawn at a jump of the chain, at most."""
+
+N_GROUPS = 20
+"""How many parts of the draws are left out, one after the other, to find Monte Carlo errors."""
+
 MINIMUM_FOR_TAIL = 25
 """A tail index needs this many different weights."""
 
@@ -48,9 +60,12 @@ class EstimatorReport:
         With the dimension ``point``: ``mean``, ``sd`` and ``skewness`` of log f_hat; ``khat``, the
         tail index of the weights f_hat; ``relative_variance`` of f_hat, its variance over its
         squared mean; ``share_zero`` (NaN counts as zero) and ``share_nan``; ``log_estimate``, the
-        draws themselves. ``seconds`` of an evaluation after a ``change`` of theta or of u, and
-        ``seconds_of_stage``, of each part of the model by what it depends on. ``jump``, the size of
-        the largest jump found on each ``line`` ``along`` theta or some u: 0 if there is none.
+        draws themselves. Each of the first five has a Monte Carlo error, ``sd_error`` and so on.
+        ``sd_ratio``, if the points are draws of a chain: the sd of the log ratio of two estimates
+        with the same u, there and where the chain went next, with its error. ``seconds`` of an
+        evaluation after a ``change`` of theta or of u, and ``seconds_of_stage``, of each part of
+        the model by what it depends on. ``jump``, the size of the largest jump found on each
+        ``line`` ``along`` theta or some u: 0 if there is none.
     points : Dataset
         The parameters at each ``point``.
     warnings : list of str
@@ -75,6 +90,17 @@ class EstimatorReport:
         """The median over points of the sd of log f_hat."""
         return typical_sd(self.dataset)
 
+    @property
+    def largest_sd(self) -> float:
+        """The largest sd of log f_hat at any point."""
+        return largest_sd(self.dataset)[0]
+
+    @property
+    def worst_point(self) -> dict[str, Any]:
+        """The parameters at which the sd of log f_hat is largest."""
+        point = self.points.isel(point=largest_sd(self.dataset)[1])
+        return {str(name): point[name].values for name in point.data_vars}
+
     def _table(self) -> Any:
         import pandas
 
@@ -85,9 +111,16 @@ class EstimatorReport:
             "khat": "k-hat",
             "relative_variance": "var f_hat / mean^2",
         }
+        if np.isfinite(self.dataset["sd_ratio"]).any():
+            columns["sd_ratio"] = "sd of log ratio"
         table = pandas.DataFrame(
             {
-                heading: [f"{value:.3g}" for value in self.dataset[key].values]
+                heading: [
+                    with_error(*pair)
+                    for pair in zip(
+                        self.dataset[key].values, self.dataset[f"{key}_error"].values, strict=True
+                    )
+                ]
                 for key, heading in columns.items()
             }
         )
@@ -162,6 +195,15 @@ def estimator_report(
     samplers see. Estimates of zero have no logarithm: ``mean``, ``sd`` and ``skewness`` are those
     of the others, and ``share_zero`` says how many they are.
 
+    Monte Carlo errors are standard errors by the jackknife, over twentieths of the draws; that of
+    the tail index is the asymptotic one. Where tails are heavy, those of the relative variance
+    are too small, as it is itself.
+
+    What a noisy estimate costs depends on theta too. With a noise that goes as 1/N, a random walk
+    on many parameters is best at an sd of 1.81 (Sherlock et al. 2015), and one that would mix at
+    once at 0.92 (Pitt et al. 2012); 1.2 is a compromise with at least 78% of the best efficiency in
+    either case (Doucet et al. 2015).
+
     The test for jumps follows log f_hat along random lines, in each u from one draw towards an
     independent one and in theta from one point to another, and bisects where it changes most. What
     is continuous but very steep is no jump; a rare jump may be missed.
@@ -174,6 +216,9 @@ def estimator_report(
 
     Doucet, A., Pitt, M. K., Deligiannidis, G. and Kohn, R. (2015). Efficient implementation of
     Markov chain Monte Carlo when using an unbiased likelihood estimator. doi:10.1093/biomet/asu075.
+
+    Sherlock, C., Thiery, A. H., Roberts, G. O. and Rosenthal, J. S. (2015). On the efficiency of
+    pseudo-marginal random walk Metropolis algorithms. doi:10.1214/14-AOS1278.
 
     Vehtari, A., Simpson, D., Gelman, A., Yao, Y. and Gabry, J. (2024). Pareto smoothed importance
     sampling. Journal of Machine Learning Research 25(72).
@@ -199,8 +244,10 @@ def estimator_report(
     positive_number("max_seconds of estimator_report", max_seconds)
     probe = Probe(model, compile_kwargs)
     chosen = choose_points(model, idata, points, n_points, rng)
-    starts = [(point, probe.start(point, rng)) for point in chosen.values]
-    possible = [(point, start) for point, start in starts if start is not None]
+    jumps: list[Any] = [*map(probe.to_vector, chosen.jumps)] or [None] * len(chosen.values)
+    pairs = zip(chosen.values, jumps, strict=True)
+    starts = [(point, probe.start(point, rng), jump) for point, jump in pairs]
+    possible = [(point, start, jump) for point, start, jump in starts if start is not None]
     if not possible:
         raise ModelError(
             f"The prior is zero at each of the {count(len(starts), 'point')} at which to look "
@@ -212,8 +259,13 @@ def estimator_report(
     changes = probe.seconds_of_changes(possible[0][1], rng)
     n_draws, n_used = _affordable(draws, len(possible), changes, max_seconds, points is not None)
     possible = possible[:n_used]
-    evaluations = [start for _, start in possible]
+    evaluations = [start for _, start, _ in possible]
     dataset = measure(probe, evaluations, n_draws, rng)
+    n_ratios = int(np.clip(0.3 * max_seconds / (n_used * sum(changes.values())), 50, N_RATIOS))
+    n_ratios = n_ratios if draws is None else min(draws, N_RATIOS)
+    ratios = [_sd_of_ratio(probe, start, jump, n_ratios, rng) for _, start, jump in possible]
+    for column, name in enumerate(("sd_ratio", "sd_ratio_error")):
+        dataset[name] = ("point", [ratio[column] for ratio in ratios])
     dataset = dataset.assign(
         seconds=("change", list(changes.values()), {"units": "s"}),
         **_stages(probe, evaluations[0]),
@@ -225,12 +277,11 @@ def estimator_report(
     if draws is None and (n_draws < DEFAULT_DRAWS or n_used < len(starts)):
         notes.append(
             f"Fewer draws or points than usual, because an estimate takes {seconds(changes['u'])} "
-            f"and max_seconds is {max_seconds:g}: the sd has a standard error of about "
-            f"{percent(1 / np.sqrt(2 * n_draws))}."
+            f"and max_seconds is {max_seconds:g}."
         )
     return EstimatorReport(
         dataset,
-        _as_dataset(Points(chosen.source, [point for point, _ in possible])),
+        _as_dataset(Points(chosen.source, [point for point, *_ in possible])),
         warnings_in_words(dataset, is_clamped),
         advice_in_words(dataset, has_seed=len(probe.paths) < len(probe.u_names)),
         notes,
@@ -262,7 +313,7 @@ def measure(
 
     samples = [probe.sample(evaluation, draws, rng) for evaluation in evaluations]
     log_estimates = np.array([sample.log_estimates for sample in samples])
-    rows = [_describe(values) for values in log_estimates]
+    rows = [_with_errors(values) for values in log_estimates]
     return xarray.Dataset(
         {
             **{name: ("point", [row[name] for row in rows]) for name in rows[0]},
@@ -273,10 +324,52 @@ def measure(
     )
 
 
+def _sd_of_ratio(
+    probe: Probe, start: Evaluation, jump: FloatArray | None, draws: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return the sd of the log ratio at a jump of theta, with its error; NaN if there is none."""
+    if jump is None or np.array_equal(jump, probe.target.value(start, THETA)):
+        return np.nan, np.nan
+    ratios = probe.sample_ratios(start, jump, draws, rng)
+    if ratios.size < 2:
+        return np.nan, np.nan
+    return float(ratios.std(ddof=1)), jackknife(ratios, lambda kept: kept.std(ddof=1))
+
+
+def jackknife(values: FloatArray, function: Callable[[FloatArray], Any]) -> Any:
+    """Return the standard error of a function of independent draws, by leaving out groups."""
+    groups = np.array_split(np.arange(values.size), min(N_GROUPS, values.size))
+    found = np.array([function(np.delete(values, group)) for group in groups])
+    return np.sqrt((len(groups) - 1) * found.var(axis=0))
+
+
+def _with_errors(log_estimates: FloatArray) -> dict[str, float]:
+    """Describe log-estimates and their tail, each number with its Monte Carlo error."""
+    described = _describe(log_estimates)
+    names = [name for name in described if name != "share_zero"]
+    with np.errstate(invalid="ignore"):
+        errors = jackknife(log_estimates, lambda kept: [_describe(kept)[name] for name in names])
+    described |= {f"{name}_error": float(e) for name, e in zip(names, errors, strict=True)}
+    return described | _tail(log_estimates[log_estimates > -np.inf], described["sd"])
+
+
+def _tail(log_estimates: FloatArray, sd: float) -> dict[str, float]:
+    """Return the tail index, and its error, (1 + k) / sqrt(m) from a tail of m weights.
+
+    That is the error of a fit without the weak prior that the tail index has, worth ten weights.
+    """
+    if not sd > 0.0 or np.unique(log_estimates).size < MINIMUM_FOR_TAIL:
+        return {"khat": np.nan, "khat_error": np.nan}
+    khat, n = tail_index(log_estimates), log_estimates.size
+    n_tail = min(0.2 * n, 3.0 * np.sqrt(n))
+    error = (1.0 + max(khat, 0.0)) / np.sqrt(n_tail) * n_tail / (n_tail + 10.0)
+    return {"khat": khat, "khat_error": float(error)}
+
+
 def _describe(log_estimates: FloatArray) -> dict[str, float]:
     """Describe the distribution of log-estimates, and of the weights that they are the logs of."""
     above_zero = log_estimates[log_estimates > -np.inf]
-    described = dict.fromkeys(("mean", "sd", "skewness", "khat", "relative_variance"), np.nan)
+    described = dict.fromkeys(("mean", "sd", "skewness", "relative_variance"), np.nan)
     described["share_zero"] = 1.0 - above_zero.size / log_estimates.size
     if above_zero.size < 2:
         return described
@@ -291,8 +384,6 @@ def _describe(log_estimates: FloatArray) -> dict[str, float]:
         0.0 if is_exact else float(np.mean(centred**3) / np.mean(centred**2) ** 1.5)
     )
     described["relative_variance"] = float(weights.var(ddof=1) / weights.mean() ** 2)
-    if not is_exact and np.unique(above_zero).size >= MINIMUM_FOR_TAIL:
-        described["khat"] = tail_index(above_zero)
     return described
 
 

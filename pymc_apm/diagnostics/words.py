@@ -50,6 +50,17 @@ def factor(number: float) -> str:
     return f"{float(f'{number:.2g}'):g}"
 
 
+def with_error(value: float, error: float) -> str:
+    """Return a number with its standard error, if that is known.
+
+    >>> with_error(3.2012, 0.0231), with_error(382.4, 51.0), with_error(0.5, float("nan"))
+    ('3.2 ± 0.023', '382 ± 51', '0.5')
+    """
+    if not error > 1e-9 * abs(value):  # else it is rounding
+        return f"{value:.3g}"
+    return f"{value:.3g} ± {error:.2g}"
+
+
 def as_html(title: str, table: str, warnings: Sequence[str], notes: Sequence[str]) -> str:
     """Put a table, given as HTML, together with what there is to say about it."""
     parts = [f"<p><strong>{escape(title)}</strong></p>", table]

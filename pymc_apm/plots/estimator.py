@@ -55,10 +55,11 @@ def plot_estimator(
     """Plot the log-estimate along a parameter, its distribution over u, and the tail of f_hat.
 
     The first panel follows log f_hat(theta; u) along one parameter, the others clamped, for several
-    u: the noise is how far the lines are apart, and lines that are smooth and alike are what makes
-    clamping u pay. The second shows log f_hat over fresh u at one point, against a normal
-    distribution of the same mean and sd. The third shows how many estimates exceed a multiple of
-    their mean: a line flatter than the dotted one (a tail index above 0.7) is a heavy tail.
+    u: the noise is how far the lines are apart, its least and largest sd are in the title,
+    and lines that are smooth and alike are what makes clamping u pay. The second shows log f_hat
+    over fresh u at one point, against a normal distribution of the same mean and sd. The third
+    shows how many estimates exceed a multiple of their mean: a line flatter than the dotted one (a
+    tail index above 0.7) is a heavy tail.
 
     Parameters
     ----------
@@ -220,7 +221,10 @@ def _plot_along(axis: Any, along: _Slice) -> None:
     axis.plot(values, mean, color="black", linewidth=1.8, label="log of the mean estimate")
     axis.axvline(along.at, color="0.4", linewidth=1, linestyle=":", label="the point of b and c")
     tidy(axis, xlabel=along.label, ylabel="log-estimate, log f_hat")
-    axis.set_title(f"a. along {along.label}", loc="left", fontsize=10)
+    with np.errstate(invalid="ignore"):
+        sds = np.nanstd(finite, axis=0)
+    noise = f"sd {np.nanmin(sds):.2g} to {np.nanmax(sds):.2g}"
+    axis.set_title(f"a. along {along.label}: {noise}", loc="left", fontsize=10)
     axis.legend(frameon=False, fontsize=8)
 
 

@@ -14,7 +14,12 @@ from pymc_apm.validation import positive_integer
 
 MAX_PANELS = 12
 
-CREEPING = {"facecolor": "none", "edgecolor": COLOURS[1], "hatch": "////", "linewidth": 0}
+CREEPING: dict[str, Any] = {
+    "facecolor": "none",
+    "edgecolor": COLOURS[1],
+    "hatch": "////",
+    "linewidth": 0,
+}
 """How a chain is marked in which u creeps."""
 
 

@@ -9,6 +9,7 @@ import xarray
 
 import pymc_apm as apm
 from pymc_apm.diagnostics.probe import Probe
+from pymc_apm.diagnostics.report import _with_errors
 from pymc_apm.errors import ModelError, UnclaimedRandomnessError
 from tests.diagnostics.models import black_box_model, cauchy_weights, normal_noise, steps_in
 from tests.diagnostics.runs import CONTAINERS, as_idata, in_container, sampled
@@ -39,7 +40,7 @@ def test_the_sd_on_the_toy_is_the_norm_of_theta(container):
     assert np.abs(found.dataset["skewness"]).max() < 0.15
     assert says(found.warnings, "will stick")
     assert says(found.warnings, "A normal log f_hat with so large an sd has such tails")
-    assert says(found.advice, "slice updates are needed")
+    assert says(found.advice, "by that independent proposals of u would be viable, but not with")
 
 
 def test_the_points_are_draws_of_the_posterior():
@@ -66,7 +67,7 @@ def test_a_good_estimator_has_no_warning():
     found = report(normal_noise(1.0), draws=5000, n_points=8, compile_kwargs=None)
     assert found.warnings == []
     assert (found.dataset["khat"] < 0.7).all()
-    assert says(found.advice, "they are viable")
+    assert says(found.advice, "independent proposals of u are viable")
     assert says(found.advice, "No jump of log f_hat was found along theta and u")
     assert (found.dataset["jump"] == 0).all()
 
@@ -90,13 +91,71 @@ def test_jumps(what, other):
     assert says(found.advice, f"No jump of log f_hat was found along {other}:")
 
 
-@pytest.mark.parametrize("sd, factor", [(3.6, 9.0), (1.2, 1.0), (0.12, 0.01)])
+@pytest.mark.parametrize("sd, factor", [(3.6, 9.0), (1.5, 1.56), (1.2, None), (0.12, None)])
 def test_by_what_factor_to_change_the_number_of_particles(sd, factor):
     found = report(normal_noise(sd), points={"theta": 0.5}, draws=10_000)
-    inverse, number = re.search(r"(1/)?([\d.]+) (?:times )?as many", found.advice[0]).groups()
-    given = 1 / float(number) if inverse else float(number)
-    assert given == pytest.approx(factor, rel=0.06)
+    given = re.search(r"([\d.]+) times as many", found.advice[0])
+    assert (given is None) == (factor is None)
+    assert given is None or float(given[1]) == pytest.approx(factor, rel=0.06)
     assert says(found.warnings, "will stick") == (sd == 3.6)
+    # Nobody is told to take a part of what may be a single draw.
+    assert "1/" not in found.advice[0].replace("1/N", "")
+    assert says(found.advice, "If there are many particles or importance draws, fewer") == (
+        sd == 0.12
+    )
+
+
+def test_the_advice_quotes_the_curves():
+    found = report(normal_noise(1.2), points={"theta": 0.5}, draws=10_000)
+    shares = re.search(r"they have (\d+)% of .* and (\d+)% where", found.advice[0]).groups()
+    assert [int(share) for share in shares] == pytest.approx([78, 88], abs=2)
+    assert "1.2 is a compromise" in found.advice[0]
+
+
+def noisy_far_out():
+    """Return a model whose sd of log f_hat is |theta| or somewhat more."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        u = apm.StandardNormal("u", shape=2)
+        apm.Potential("log_lik", -0.5 * theta**2 + theta * u[0] + 0.1 * theta**2 * u[1])
+    return model
+
+
+def test_the_largest_noise_and_where_it_is():
+    points = [{"theta": value} for value in (0.5, 3.0, 1.0)]
+    found = report(noisy_far_out(), points=points, draws=4000)
+    assert found.largest_sd == pytest.approx(np.hypot(3.0, 0.9), rel=0.05)
+    assert found.worst_point["theta"] == 3.0
+    assert says(found.warnings, "is up to 3.1, at point 1 (")
+    assert np.isnan(found.dataset["sd_ratio"]).all() and "log ratio" not in repr(found)
+
+
+def test_the_log_ratio_at_jumps_of_the_chain():
+    theta = np.array([[0.0, 0.0, 1.0, 3.0], [5.0, 5.0, 5.0, 5.0]])
+    found = report(noisy_far_out(), idata=as_idata({"theta": theta}), n_points=8)
+    jumps = [(0.0, 1.0), (1.0, 3.0), (3.0, 1.0)]  # from the last draw of a chain one looks back
+    exact = {a: np.hypot(b - a, 0.1 * (b**2 - a**2)) for a, b in jumps}
+    for here, sd, error in zip(
+        found.points["theta"].values,
+        found.dataset["sd_ratio"].values,
+        found.dataset["sd_ratio_error"].values,
+        strict=True,
+    ):
+        if here == 5.0:  # a chain that never moved has no jump
+            assert np.isnan(sd)
+        else:
+            assert abs(sd - exact[here]) < 4.0 * error < exact[here]
+    assert says(found.advice, "At jumps of theta that the chain made")
+    assert "sd of log ratio" in repr(found)
+
+
+def test_monte_carlo_errors_are_the_spread_of_repeated_reports():
+    rng = np.random.default_rng(1)
+    rows = [_with_errors(rng.normal(0.0, 0.7, size=1000)) for _ in range(60)]
+    for name in ("mean", "sd", "skewness", "khat", "relative_variance"):
+        spread = np.std([row[name] for row in rows], ddof=1)
+        errors = [row[f"{name}_error"] for row in rows]
+        assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(spread, rel=0.4), name
 
 
 def test_an_exact_estimate():
