@@ -299,50 +299,6 @@ def wrong() -> None:
         errors("u fixed for the whole chain", exact, {p: chain[p][None, 1000:] for p in exact})
 
 
-def segments() -> None:
-    """How many runs of the filter it takes until the log-estimate has forgotten where it was."""
-    from pymc_apm.estimators.states import segments as module
-
-    rng = np.random.default_rng(4)
-    x, y = rng.normal() / np.sqrt(1 - 0.9**2), np.empty(1000)
-    for t in range(len(y)):
-        y[t] = x + rng.normal()
-        x = 0.9 * x + rng.normal()
-    n_rows = 0
-    original = module.FilterSegment.perform
-
-    def perform(self: Any, *others: Any) -> None:
-        nonlocal n_rows
-        n_rows += self.stop - self.start
-        original(self, *others)
-
-    module.FilterSegment.perform = perform  # type: ignore[method-assign]
-    for n_segments, make in ((20, apm.APMEllipticalU), (20, apm.APMIndependenceU)):
-        with pm.Model():
-            other = pm.Normal("other")
-            apm.estimators.state_space(
-                "y",
-                y,
-                initial=pm.Normal.dist(0, 1 / np.sqrt(1 - 0.9**2)),
-                # As a simulator, without a density.
-                transition=lambda x: 0.9 * x + pm.Normal.dist(0, 0.6) + pm.Normal.dist(0, 0.8),
-                observation=lambda x: pm.Normal.dist(x, 1),
-                points=100,
-                segments=n_segments,
-            )
-            steps = [make(), pm.Metropolis([other])]
-            n_rows = 0
-            idata = pm.sample(400, tune=20, step=steps, **OPTIONS, **QUIET)
-        logs = idata.sample_stats["log_estimate"].values
-        updates = logs.size / float(az.ess(logs))
-        runs = n_rows / len(y) / 420
-        print(
-            f"{n_segments} segments, {make.__name__}: autocorrelation time {updates:.1f} sweeps of "
-            f"{runs:.1f} filter runs each, {updates * runs:.0f} runs",
-            flush=True,
-        )
-
-
 PARTS: dict[str, Callable[[], None]] = {
     "pool": pool,
     "joint": joint,
@@ -350,7 +306,6 @@ PARTS: dict[str, Callable[[], None]] = {
     "length": length,
     "dimensions": dimensions,
     "wrong": wrong,
-    "segments": segments,
 }
 
 if __name__ == "__main__":
