@@ -157,7 +157,7 @@ def run(model, draws):
 
 @pytest.mark.slow
 def test_the_posterior_is_that_of_the_enumerated_model():
-    found = run(build(anneal=8, at_least=2), draws=3000)
+    found = run(build(anneal=40, pilot_draws=50), draws=2000)
     couplings, fields = np.linspace(0.0, 0.6, 61), np.linspace(-2.0, 2.0, 81)
     log_density = np.array(
         [
@@ -175,7 +175,7 @@ def test_the_posterior_is_that_of_the_enumerated_model():
         assert abs(row["mean"] - mean) < 4 * row["mcse_mean"]
         assert abs(row["sd"] - sd) < 4 * row["mcse_sd"]
         assert row["mcse_mean"] < 0.15 * sd
-    assert 0.3 < found.mean_sign < 1.0
+    assert 0.9 < found.mean_sign <= 1.0
 
 
 def test_the_pilot_guesses_the_normaliser_around_the_mode(caplog):
