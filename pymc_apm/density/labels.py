@@ -9,6 +9,7 @@ A product with an exact zero of a constant, such as the zeros of a membership ma
 dependence, although 0 times an infinite number is NaN; see :mod:`pymc_apm.density.factors`.
 """
 
+import contextlib
 import functools
 from collections.abc import Iterable, Sequence, Set
 from typing import Any, TypeAlias
@@ -163,7 +164,10 @@ class Walk:
             except UnknownError:
                 if variable.owner is None or variable in self.depends:
                     raise
-                labels = rule(variable.owner.op, variable.owner, self)[variable.index or 0]
+                try:
+                    labels = np.broadcast_to(NOTHING, np.shape(self.value_of(variable)))
+                except UnknownError:
+                    labels = rule(variable.owner.op, variable.owner, self)[variable.index or 0]
             self.labels[variable] = labels
         return self.labels[variable]
 
@@ -202,7 +206,8 @@ class Walk:
         if isinstance(node.op, Shape | Shape_i):
             shape = np.array(self.labels_of(node.inputs[0]).shape, dtype=np.int64)
             return shape if isinstance(node.op, Shape) else shape[node.op.i]
-        if not isinstance(node.op, FOLDED) or len(node.outputs) != 1:
+        op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+        if not isinstance(op, FOLDED) or len(node.outputs) != 1:
             raise UnknownError
         with np.errstate(all="ignore"):
             return _perform(node, *(self.value_of(source) for source in node.inputs))
@@ -452,9 +457,12 @@ def _sums(joined: Joined, labels: Labels, pattern: NDArray[np.bool_]) -> Labels:
 
 @rule.register(Blockwise)
 def _block_by_block(op: Any, node: Apply, walk: Walk) -> list[Labels]:
-    """Join what is in a block, unless the blocks are matrices that are multiplied."""
+    """Join what is in a block, unless matrices are multiplied or elements looked up."""
     if isinstance(op.core_op, Dot) and op.inputs_sig[0][1:] == op.inputs_sig[1][:1]:
         return _product_of_matrices(op, node, walk)
+    if isinstance(op.core_op, INDEXING):
+        with contextlib.suppress(UnknownError):  # indices that are not constant
+            return _indexed(op, node, walk)
     n_batch = op.batch_ndim(node)
     parts = []
     for source in node.inputs:

@@ -11,6 +11,7 @@ import pytest
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.raise_op import Assert
 from pytensor.tensor.extra_ops import CumOp
@@ -161,6 +162,15 @@ def mv_normal(u, theta):
     return log_mean(normal(by_dot, theta).sum(axis=-1) + by_sum.prod(axis=-1))
 
 
+def looked_up(u, theta, axis):
+    """Look elements up along an axis for one sample, and then for all of them."""
+    x = pt.vector("x", shape=(G,))
+    log_p = pt.special.log_softmax(x[:, None] * np.array([1.0, -2.0, 0.5]), axis=-1)
+    places = np.array([[0], [2], [1], [1]]) if axis == 1 else np.array([[1, 3, 0], [3, 3, 2]])
+    found = pt.take_along_axis(log_p, pt.as_tensor(places), axis=axis) * theta[0]
+    return vectorize_graph(found, {x: columns(u)})[..., 0].max(axis=0)
+
+
 TWO_EACH = np.tile(np.repeat(np.arange(G), 2), N // 2)
 
 PROVED = {
@@ -248,6 +258,11 @@ PROVED = {
     "blocks": (
         lambda u, t: pt.linalg.det(u.reshape((G, 3, 2)) @ u.reshape((G, 2, 3)) + pt.eye(3)),
         BY_ROW,
+    ),
+    "looked up in each group": (lambda u, t: looked_up(u, t, 1), BY_COLUMN),
+    "looked up in other groups": (
+        lambda u, t: looked_up(u, t, 0),
+        np.tile([0, 0, 0, 1], N),  # of the first column alone, where groups 1 and 3 are wanted
     ),
     "filled": (lambda u, t: log_mean(pt.zeros_like(columns(u)) + columns(u) * t), BY_COLUMN),
     "assertion": (
