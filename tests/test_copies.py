@@ -98,9 +98,7 @@ def test_sample_without_a_step_gives_a_copy_the_steps_of_the_first(name):
         assert "u" not in idata.constant_data
 
 
-@pytest.mark.parametrize(
-    "name", others_are_slow(["do"], ["freeze_dims_and_data", "do", "cloudpickle"])
-)
+@pytest.mark.parametrize("name", others_are_slow([], ["freeze_dims_and_data", "do", "cloudpickle"]))
 def test_the_posterior_of_a_copy_is_right(name):
     """With a u that stays as it is, theta would have the variance 2/3 and another mean.
 

@@ -15,6 +15,7 @@ import pymc_apm as apm
 from pymc_apm.compiled.program import Program
 from pymc_apm.errors import EstimatorError
 from pymc_apm.steps import chain as chains_module
+from tests.marks import others_are_slow
 from tests.steps.models import run, sample, stacked, start_chain
 
 DATA = {"x": np.zeros(3), "limit": np.array(1e9), "a": np.array(1.0), "b": np.array(-1.0)}
@@ -89,6 +90,7 @@ def disturbed(step, point, n_draws, disturb):
     return np.array(rows)
 
 
+@pytest.mark.slow
 def test_batches_grow_while_nothing_disturbs_them(steps, model):
     step = steps[0]
     start_chain(step, 1)
@@ -390,7 +392,7 @@ def test_ctrl_c_within_a_batch_loses_nothing(steps, model, monkeypatch, is_done)
 # Thinning
 
 
-@pytest.mark.parametrize("compile", [True, False])
+@pytest.mark.parametrize("compile", others_are_slow([False], [True, False]))
 def test_a_thinned_chain_is_every_kth_draw_of_the_other(model, steps, compile):
     with model:
         one, three = (
@@ -480,6 +482,7 @@ def test_a_program_that_raises_where_python_does_not_is_given_up_and_told(
     assert "APMSlice goes on in Python" in record.message
 
 
+@pytest.mark.slow
 def test_parameters_of_another_type_are_rounded_where_they_are_handed_out_alone():
     with pm.Model() as model:
         theta = pm.Normal("theta", shape=2, dtype="float32")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.docs.blocks import blocks_of, run, shorten
+from tests.marks import others_are_slow
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -20,6 +21,9 @@ PAGES = [
     for page in sorted(DOCS.rglob("*.md"))
     if not {"_build", "notebooks"} & set(page.parts) and blocks_of(page)
 ]
+LONG = ("particles.md", "diagnosing.md", "recipes.md", "state_space.md")
+"""Pages whose code takes ten seconds or more."""
+QUICK = [page for page in PAGES if page.name not in LONG]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
@@ -34,7 +38,7 @@ def quiet(tmp_path, monkeypatch):
     matplotlib.pyplot.close("all") if "matplotlib.pyplot" in __import__("sys").modules else None
 
 
-@pytest.mark.compiler
+@pytest.mark.slow
 def test_the_code_of_the_readme_runs_as_it_stands():
     names = run(README)
     posterior = names["idata"]["posterior"]
@@ -50,7 +54,9 @@ def test_the_readme_begins_with_an_ordinary_model():
     assert len([line for line in lines if "apm." in line]) == 1
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize(
+    "page", others_are_slow(QUICK, PAGES), ids=lambda page: page.relative_to(DOCS).as_posix()
+)
 def test_the_code_of_a_page_runs(page, monkeypatch):
     shorten(monkeypatch)
     np.random.seed(0)  # noqa: NPY002 (pages about code that uses it)

@@ -91,6 +91,7 @@ def run_tests(folder, *arguments):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_skeletons_pass_their_tests(changed_package):
     """In one process for all of them: to import PyMC takes longer than most of these tests."""
     paths = []

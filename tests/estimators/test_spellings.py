@@ -95,7 +95,8 @@ def test_estimators_have_one_shape(name):
     parameters = inspect.signature(getattr(apm.estimators, name)).parameters
     keywords = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
     order = ["mean", "groups", "shape", "kind", "samples", "anneal", "antithetic", "defensive"]
-    order += ["reference", "pilot_draws", "jitter", "formulation", "dims", "model"]
+    order += ["reference", "pilot_draws", "jitter", "formulation"]
+    order += ["normaliser", "at_least", "mean_length", "dims", "model"]
     assert keywords == [known for known in order if known in keywords]
     assert next(iter(parameters)) == "name"
     assert parameters["model"].default is None

@@ -21,6 +21,7 @@ from pymc_apm.estimators.states.conditional import (
 )
 from pymc_apm.estimators.states.counts import normal_quantile
 from pymc_apm.estimators.states.filter import ParticleModel, ancestors_of, make_filter
+from tests.marks import others_are_slow
 from tests.state_space.linear import AR, AR_INVERSE, Args
 
 Y = np.array([[1.5], [1.5], [-1.0]])
@@ -113,7 +114,7 @@ def largest_z(functions, args, slots=REDRAWN, **changes):
     return np.abs(z).max(), n_moved
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", others_are_slow({*OPTIONS} - {"bootstrap"}, OPTIONS))
 def test_it_leaves_the_target_invariant(compiled, name):
     z, n_moved = largest_z(compiled, OPTIONS[name])
     assert z < Z_BOUND
