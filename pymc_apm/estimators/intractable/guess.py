@@ -21,7 +21,7 @@ from pymc_apm.errors import EstimatorError
 from pymc_apm.estimators.intractable.annealing import annealed
 from pymc_apm.estimators.intractable.reference import pilot_mode
 from pymc_apm.estimators.reference import ParameterSpace, Position
-from pymc_apm.kernels.special import logsumexp
+from pymc_apm.kernels import special
 
 SMALL_STEP = 1e-4
 """For slopes, in units of the unconstrained parameters."""
@@ -89,7 +89,7 @@ class Guess(NamedTuple):
     def __call__(self, parameters: Sequence[Any]) -> float:
         """Return the log of the guess."""
         log_g = np.array([self.log_g(x, *parameters) for x in self.states])
-        return float(logsumexp(self.log_weights + log_g))
+        return float(special.logsumexp(self.log_weights + log_g))
 
 
 def pilot_guess(
@@ -130,7 +130,7 @@ def pilot_guess(
     n_each = math.ceil(KEPT * n_draws / len(designs))
     drawn = [[family.weighted(design, rng) for _ in range(n_each)] for design in designs]
     log_weights = np.array([[log_weight for log_weight, _ in each] for each in drawn])
-    log_z = np.array([logsumexp(row) for row in log_weights]) - math.log(n_each)
+    log_z = np.array([special.logsumexp(row) for row in log_weights]) - math.log(n_each)
     if not math.isfinite(log_z[0]):
         raise EstimatorError(
             f"The annealed estimates of the normaliser of {name!r} are all zero, or not finite, at "
@@ -141,7 +141,7 @@ def pilot_guess(
     states = [x for place in usable for _, x in drawn[place]]
     mixture = np.array(
         [
-            logsumexp(
+            special.logsumexp(
                 np.array([family.log_g(x, *designs[place]) - log_z[place] for place in usable])
             )
             for x in states
