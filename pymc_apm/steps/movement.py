@@ -10,6 +10,7 @@ taken over the numbers that both estimates used; those that one alone used are f
 Where u is, for autocorrelations, is its projection on a fixed random direction.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,16 +45,18 @@ class Movement:
         self, before: Sequence[FloatVector], after: Sequence[FloatVector]
     ) -> tuple[float, float]:
         """Return how far each u went in a draw, at the least, and where it is now."""
-        moved, projection = np.inf, 0.0
+        moved, projection = math.inf, 0.0
         for number, (old, new) in enumerate(zip(before, after, strict=True)):
-            n_common = min(old.size, new.size)
-            distance = self._distances(number, old[None, :n_common], new[None, :n_common])[0]
-            n_fresh = max(old.size, new.size) - n_common
+            n_common, n_fresh = old.size, 0
+            if new.size != n_common:
+                n_common, n_fresh = min(old.size, new.size), abs(old.size - new.size)
+                old = old[:n_common]
+            distance = float(self._distances(number, old[None], new[None, :n_common])[0])
             if n_fresh > 0:
                 distance = (distance * n_common + n_fresh) / (n_common + n_fresh)
             moved = min(moved, distance)
             projection += float(self._projections(number, new[None])[0])
-        return (float(moved) if before else 0.0), projection
+        return (moved if before else 0.0), projection
 
     def of_batch(
         self, n_draws: int, before: Sequence[FloatVector], after: Sequence[Any]
@@ -93,5 +96,5 @@ class Movement:
         if direction.size < size:
             direction = np.random.default_rng([SEED, number]).standard_normal(2 * size)
             self._directions[number] = direction
-        scale = np.sqrt(max(size, 1) * self._variances[number])
+        scale = math.sqrt(max(size, 1) * self._variances[number])
         return np.einsum("ij,j->i", rows, direction[:size]) / scale

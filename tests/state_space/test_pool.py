@@ -1,6 +1,7 @@
 """The pool as an op: its gradient, its compilers, copies of models, and how it is found."""
 
 import logging
+import re
 from typing import Any
 
 import cloudpickle
@@ -14,6 +15,7 @@ import pymc_apm as apm
 from pymc_apm.claims import randomness_of_model
 from pymc_apm.estimators.states import pool_op
 from pymc_apm.estimators.states.guide import lattice
+from pymc_apm.estimators.states.pilot import LOW_NOISE
 from tests.marks import others_are_slow
 from tests.state_space.models import CASES, build
 
@@ -164,6 +166,27 @@ def test_noise_is_put_into_words(caplog: pytest.LogCaptureFixture) -> None:
             reference={"s": 0.002},
         )
     assert "reaches less than two points" in caplog.text
+
+
+def test_counts_that_tell_little_do_not_lead_the_search_astray(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No point may be far out: few events say little against states that are nearly none."""
+    rng = np.random.default_rng(1)
+    y = rng.poisson(np.exp(1.0 + np.cumsum(0.2 * rng.normal(size=120))))
+    with pm.Model() as model, caplog.at_level(logging.INFO, logger="pymc.apm"):
+        level, s = pm.Normal("level", 1, 1), pm.HalfNormal("s", 1)
+        apm.estimators.state_space(
+            "y",
+            y,
+            initial=pm.Normal.dist(0, 0.5),
+            transition=lambda x: pm.Normal.dist(x, s),
+            observation=lambda x: pm.Poisson.dist(pm.math.exp(level + x)),
+        )
+    source = model["y"].tag.apm_states.source
+    assert source.noise < LOW_NOISE and source.n_points < 64
+    found = re.search(r"level = ([^,\s]+)", caplog.text)
+    assert found and abs(float(found[1]) - 1.2) < 0.5
 
 
 def test_points_are_chosen_by_the_noise_and_so_is_the_update_of_u(

@@ -143,7 +143,8 @@ class _Search:
         mean, chol = np.zeros((n_rows, n_dims)), np.tile(np.eye(n_dims), (n_rows, 1, 1))
         self._mean = pytensor.shared(mean, shape=mean.shape)
         self._chol = pytensor.shared(chol, shape=chol.shape)
-        self._u = pytensor.shared(np.full(mean.shape, 0.5), shape=mean.shape)
+        # Points in the middle of their shares: at their edge one would be at infinity in each row.
+        self._u = pytensor.shared(np.full(mean.shape, 0.5 / self.n_pilot), shape=mean.shape)
         self._guide = Guide(self._mean, self._chol, self.supports, tails_of(specification))
         pool = self._pool(self.n_pilot)
         gamma = grad(pool.estimates.sum(), pool.log_w)
