@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
@@ -159,8 +160,8 @@ def test_labels_go_on(labels: Any, expected: Any) -> None:
 
 
 def test_a_forecast_goes_on_by_the_month() -> None:
-    months = np.arange("2024-01", "2024-06", dtype="datetime64[M]").astype("datetime64[ns]")
-    with pm.Model(coords={"month": months}):
+    """PyMC keeps the dates of pandas as objects."""
+    with pm.Model(coords={"month": pd.date_range("2024-01-01", periods=5, freq="MS")}):
         s = pm.HalfNormal("s", 1)
         apm.estimators.state_space(
             "y",

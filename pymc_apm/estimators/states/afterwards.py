@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
@@ -472,13 +473,13 @@ def _observed(
 
 def _rows_as_coords(how: States) -> tuple[str, dict[str, Any]]:
     """Return the name of the dimension of rows, and its coordinates, in the user's order."""
-    rows, model = how.specification.rows, how.specification.model
+    rows = how.specification.rows
     order = np.argsort(rows.order)
     dim = how.dims or ("row" if rows.is_panel else "time")
-    known = model.root.coords.get(dim)
+    known = _known_labels(how, dim)
     coords: dict[str, Any] = {}
     if known is not None:
-        coords[dim] = np.asarray(known)
+        coords[dim] = known
     elif not rows.is_panel:
         coords[dim] = rows.time[order]
     if rows.is_panel:
@@ -486,6 +487,12 @@ def _rows_as_coords(how: States) -> tuple[str, dict[str, Any]]:
         if dim != "time":
             coords["time"] = (dim, rows.time[order])
     return dim, coords
+
+
+def _known_labels(how: States, dim: str) -> NDArray[Any] | None:
+    """Return the labels of rows if the model has any; PyMC keeps dates of pandas as objects."""
+    known = how.specification.model.root.coords.get(dim)
+    return None if known is None else pd.Index(known).to_numpy()
 
 
 def _times_ahead(label: str, last: Floats, dt: Floats, periods: Any, times: Any) -> Floats:
@@ -507,9 +514,9 @@ def _times_ahead(label: str, last: Floats, dt: Floats, periods: Any, times: Any)
 
 def _coords_ahead(how: States, dim: str, ahead: Floats, times: Any) -> dict[str, Any]:
     """Go on with the coordinates of the rows if it is plain how; else the times."""
-    rows, known = how.specification.rows, how.specification.model.root.coords.get(dim)
+    rows, known = how.specification.rows, _known_labels(how, dim)
     if times is None and known is not None and not rows.is_panel:
-        labels = go_on(np.asarray(known), ahead.shape[1])
+        labels = go_on(known, ahead.shape[1])
         if labels is not None:
             return {dim: labels}
     if rows.is_panel and times is None:
