@@ -194,6 +194,11 @@ def test_labels_go_on(labels: Any, expected: Any) -> None:
         assert (found == np.array(expected, labels.dtype)).all()
 
 
+def test_fractions_go_on_whatever_their_rounding() -> None:
+    np.testing.assert_allclose(go_on(np.arange(8) * 0.1, 2), [0.8, 0.9])
+    assert go_on(np.array([0.0, 0.1, 0.3]), 2) is None
+
+
 def test_a_forecast_goes_on_by_the_month() -> None:
     months = np.arange("2024-01", "2024-06", dtype="datetime64[M]").astype("datetime64[ns]")
     with pm.Model(coords={"month": months}):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
 
 from pymc_apm._compat import compile_function, dataset_of
 from pymc_apm.errors import ModelError
@@ -364,7 +365,13 @@ class _Run:
         """Return graphs with the variables of the model at hand; observed ones are data."""
         made = in_model(variables, self._model, self.how.source.inputs)
         seen = {rv: self._model.rvs_to_values[rv] for rv in self._model.observed_RVs}
-        return clone_replace(made, replace=seen, rebuild_strict=False) if seen else made
+        made = clone_replace(made, replace=seen, rebuild_strict=False) if seen else made
+        if any(isinstance(v.type, RandomType) for v in ancestors(made, self._model.free_RVs)):
+            raise ModelError(
+                f"{self.how.specification.label} depends on random variables that the model at "
+                "hand has not: give the model that was sampled, or a copy of it."
+            )
+        return made
 
     def row_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what belongs to each row, by name."""

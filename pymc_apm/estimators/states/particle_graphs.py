@@ -21,6 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.states.parts import (
     Part,
+    argument_names,
     draw_of,
     is_draw,
     make_part,
@@ -393,10 +394,15 @@ class _Maker:
             name: pt.tensor(name, dtype="float64", shape=self.table.columns["data", d].shape)
             for name, d in self._data.items()
         }
-        known = shapes | specification.symbols()
-        if option == "sort_by":
-            known = {name: symbol for name, symbol in known.items() if name not in shapes}
-        label = f"{option} of {specification.label}"
+        known, label = specification.symbols(), f"{option} of {specification.label}"
+        if option != "sort_by":
+            twice = [n for n in argument_names(label, function) if n in shapes and n in known]
+            if twice:
+                raise ModelError(
+                    f"The {label} asks for {', '.join(twice)}, which is data as well as a state or "
+                    "a covariate: give one of them another name."
+                )
+            known |= shapes
         results = names or [state.name for state in specification.states]
         return make_part(label, function, known, results, specification.model)
 
