@@ -104,6 +104,10 @@ def _dim(draws: Any) -> str:
 
 def _times(draws: Any) -> Any:
     dim = _dim(draws)
+    if "series" in draws.coords:  # rows of a panel are numbered otherwise
+        for name in ("time_ahead", "time"):
+            if name in draws.coords and draws[name].dims == (dim,):
+                return draws[name].values
     return draws[dim].values if dim in draws.coords else np.arange(draws.sizes[dim])
 
 

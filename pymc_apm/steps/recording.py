@@ -15,12 +15,12 @@ import pymc as pm
 from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from pymc_apm._compat import compile_function, get_shared
 from pymc_apm.errors import ModelError, see
+from pymc_apm.estimators.states.copies import in_model
 from pymc_apm.types import Point
 
 
@@ -78,11 +78,7 @@ def outputs_in(model: pm.Model, source: Any) -> list[Variable]:
 
     The model may be a copy of that for which the source was made: variables go by their names.
     """
-    named = model.named_vars
-    above = [v for v in ancestors(source.outputs) if v.name in named and named[v.name] is not v]
-    replace = {v: named[v.name] for v in above if v.type.in_same_class(named[v.name].type)}
-    # clone_replace would copy variables of the model, which were then no longer those of the model.
-    outputs = graph_replace(source.outputs, replace=replace, strict=False)
+    outputs = in_model(source.outputs, model, source.inputs)
     made: list[Variable] = model.replace_rvs_by_values(outputs)
     if any(isinstance(v.type, RandomType) for v in ancestors(made)):
         raise ModelError(

@@ -7,11 +7,13 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from pymc.model.fgraph import clone_model
 
 import pymc_apm as apm
 from pymc_apm._compat import result_of
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.states.dates import go_on
+from tests.modes import interpreted
 from tests.state_space.models import MISSING, TIMES, build
 from tests.state_space.truth import kalman
 
@@ -113,6 +115,40 @@ def test_times_covariates_and_dims_of_a_forecast() -> None:
             apm.forecast(run(), "y")
 
 
+@pytest.mark.parametrize("method", ["pool", "particles"])
+def test_data_are_those_of_the_model_at_hand(method: Any) -> None:
+    """Observed variables have the values that were observed, and copies of a model other data."""
+    with interpreted(), pm.Model() as model:
+        a = pm.Normal("a", 0, 1)
+        shift = pm.Data("shift", np.zeros(3))
+        level = pm.Normal("level", a, 1, observed=5.0)
+        apm.estimators.state_space(
+            "y",
+            np.full(3, 5.0),
+            initial=pm.Normal.dist(level, 0.3),
+            transition=lambda x, shift: pm.Normal.dist(level + shift, 0.3),
+            observation=lambda x: pm.Normal.dist(x, 9.0),
+            covariates={"shift": shift},
+            method=method,
+            points=64,
+        )
+        idata = run()
+        for copy in (model, clone_model(model), pm.do(model, {"shift": np.full(3, 0.4)})):
+            with copy:
+                if copy is not model:
+                    pm.set_data({"shift": np.full(3, 0.4)})
+                moved = 0.0 if copy is model else 0.4
+                states = apm.sample_states(idata, "y", draws=150, random_seed=1)
+                rows = states["smoothed_posterior"].values.mean(axis=(0, 1, 3))
+                np.testing.assert_allclose(rows, 5.0 + np.array([0.0, moved, moved]), atol=0.12)
+                seen = apm.predict(idata, "y", draws=150, random_seed=1)["predicted_observed"]
+                assert seen.values.mean() == pytest.approx(5.0 + moved * 2 / 3, abs=2.0)
+                ahead = apm.forecast(
+                    idata, "y", periods=1, covariates={"shift": [2.0]}, draws=150, random_seed=1
+                )
+                assert ahead["forecast_latent"].values.mean() == pytest.approx(7.0, abs=0.12)
+
+
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
@@ -159,6 +195,11 @@ def test_labels_go_on(labels: Any, expected: Any) -> None:
         assert (found == np.array(expected, labels.dtype)).all()
 
 
+def test_fractions_go_on_whatever_their_rounding() -> None:
+    np.testing.assert_allclose(go_on(np.arange(8) * 0.1, 2), [0.8, 0.9])
+    assert go_on(np.array([0.0, 0.1, 0.3]), 2) is None
+
+
 def test_a_forecast_goes_on_by_the_month() -> None:
     """PyMC keeps the dates of pandas as objects."""
     with pm.Model(coords={"month": pd.date_range("2024-01-01", periods=5, freq="MS")}):
@@ -190,6 +231,10 @@ def test_series() -> None:
     ahead = apm.forecast(run(), "y", periods=2, draws=3, model=model)
     assert ahead["forecast_observed"].dims == ("chain", "draw", "series", "time")
     assert ahead["forecast_observed"].shape == (2, 3, 2, 2)
+    assert ahead["time_ahead"].values.tolist() == [[2.0, 3.0], [3.0, 4.0]]
+    axis = apm.plot_states(states.isel(row=SERIES == "b"), forecast=ahead.sel(series="b"))
+    x = [line.get_xdata().tolist() for line in axis.get_lines()]
+    assert x == [[0.0, 1.0, 2.0], [3.0, 4.0]]
 
 
 def test_names_of_several_data_and_states() -> None:

@@ -170,3 +170,17 @@ def test_series_and_dicts_of_data_have_their_own() -> None:
 def test_what_makes_no_sense_is_refused(options: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         ar(**options)
+
+
+def test_a_name_of_two_things_is_refused() -> None:
+    y = np.array([0.5, -1.2, 0.3])
+    with pm.Model(), pytest.raises(ModelError, match="asks for flow, which is data as well"):
+        apm.estimators.state_space(
+            "y",
+            {"flow": y, "level": y},
+            initial=pm.Normal.dist(0, 1),
+            transition=lambda x, flow: pm.Normal.dist(x + flow, 1.0),
+            observation=lambda x: {"flow": pm.Normal.dist(x, 1.0), "level": pm.Normal.dist(x, 1.0)},
+            proposal=lambda x, flow: pm.Normal.dist(x + flow, 1.0),
+            covariates={"flow": y[::-1]},
+        )

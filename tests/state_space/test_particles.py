@@ -8,6 +8,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from pymc.model.fgraph import clone_model
+from scipy import stats
 
 import pymc_apm as apm
 from pymc_apm.density.target import Target
@@ -62,6 +63,65 @@ def test_it_is_unbiased_with_missing_data():
 def test_a_simulator_is_unbiased_with_substeps_and_sums(points):
     logs = estimates(sir(points=points), {"beta_log__": math.log(1.3)}, 1200)
     assert abs(z_score(logs, sir_log_likelihood(1.3))) < Z_BOUND
+
+
+def test_substeps_share_out_the_time_of_transitions_alone():
+    """Observations are given all of it: a Poisson process that is counted since the last row."""
+    with pm.Model() as model:
+        rate = pm.Flat("rate")
+        apm.estimators.state_space(
+            "y",
+            [1.0, 3.0, 2.0],
+            initial=lambda dt: pm.Uniform.dist(dt - 1e-9, dt + 1e-9),
+            transition=lambda x, dt: x + pm.Uniform.dist(dt - 1e-9, dt + 1e-9),
+            observation=lambda x, dt: pm.Normal.dist(x, dt * rate),
+            times=[0.0, 2.0, 6.0],
+            sort_by=lambda x, dt: x * dt,
+            substeps=4,
+            points=3,
+        )
+    exact = stats.norm.logpdf([1.0, 3.0, 2.0], [1.0, 3.0, 7.0], 0.5 * np.array([1.0, 2.0, 4.0]))
+    np.testing.assert_allclose(estimates(model, {"rate": 0.5}, 2), exact.sum(), rtol=1e-6)
+
+
+def test_a_state_that_starts_as_a_count_may_go_on_as_a_fraction():
+    with pm.Model() as model:
+        sd = pm.Flat("sd")
+        apm.estimators.state_space(
+            "y",
+            [np.nan, 0.5],
+            initial=pm.Bernoulli.dist(0.4),
+            transition=lambda x: pm.Normal.dist(x, 1.0),
+            observation=lambda x: pm.Normal.dist(x, sd),
+            points=4,
+        )
+    exact = np.log([0.6, 0.4] @ stats.norm.pdf(0.5, [0.0, 1.0], math.sqrt(1.25)))
+    assert abs(z_score(estimates(model, {"sd": 0.5}, 2500), exact)) < Z_BOUND
+
+
+@pytest.mark.parametrize(
+    "transition",
+    [
+        lambda x: pt.clip(pm.Normal.dist(x, 1), 0.0, 9.0),
+        lambda x: pt.round(pm.Normal.dist(x, 1)),
+        lambda x: pm.Censored.dist(pm.Normal.dist(x, 1), 0.0, 9.0),
+        lambda x: 1.0 * pm.Binomial.dist(10, pt.sigmoid(x)),
+    ],
+    ids=["clipped", "rounded", "censored", "count"],
+)
+def test_states_with_values_of_positive_probability_are_not_for_a_pool(transition):
+    """PyMC derives densities for them, of which single values count."""
+    with pm.Model() as model:
+        pm.Flat("a")
+        apm.estimators.state_space(
+            "y",
+            [0.3, 0.1],
+            initial=0.5,
+            transition=transition,
+            observation=lambda x: pm.Normal.dist(x, 1),
+            points=2,
+        )
+    assert model["y_u"].tag.apm_randomness.kind.made_of == "normal"
 
 
 def test_a_simulator_sorted_along_a_curve_is_unbiased():
@@ -313,3 +373,35 @@ def test_parameters_that_make_no_sense_make_the_estimate_nan():
         )
     assert np.isfinite(estimates(model, {"p": 0.5}, 3)).all()
     assert np.isnan(estimates(model, {"p": 1.5}, 3)).all()
+
+
+MEANS = pt.constant([0.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda p: pm.Normal.dist(0.0, p - 1.0),
+        lambda p: pm.LogNormal.dist(0.0, p - 1.0),
+        lambda p: pm.Bernoulli.dist(2.0 - p),
+        lambda p: pm.Categorical.dist(pt.stack([p - 1.0, 2.0 - p])),
+        lambda p: MEANS[pm.Binomial.dist(2, 2.0 - p)],
+    ],
+    ids=["normal", "log-normal", "Bernoulli", "categorical", "index"],
+)
+def test_no_draw_is_made_with_parameters_that_make_no_sense(draw):
+    with pm.Model() as model:
+        p = pm.Flat("p")
+        apm.estimators.state_space(
+            "y",
+            [1.0, 1.0, 1.0],
+            initial=lambda: draw(1.5),
+            transition=lambda x: draw(p),
+            observation=lambda x: pm.Normal.dist(MEANS[x] if x.dtype == "int64" else x, 1.0),
+            method="particles",
+            points=3,
+            substeps=2,
+        )
+    assert np.isfinite(estimates(model, {"p": 1.5}, 3)).all()
+    assert np.isnan(estimates(model, {"p": 0.9}, 3)).all()
+    assert np.isnan(estimates(model, {"p": math.nan}, 3)).all()

@@ -9,13 +9,15 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+import scipy.stats as st
 from pymc.model.fgraph import clone_model
 
 import pymc_apm as apm
 from pymc_apm.claims import randomness_of_model
 from pymc_apm.estimators.states import pool_op
-from pymc_apm.estimators.states.guide import lattice
+from pymc_apm.estimators.states.guide import lattice, supports_of
 from pymc_apm.estimators.states.pilot import LOW_NOISE
+from pymc_apm.estimators.states.specification import parse
 from tests.marks import others_are_slow
 from tests.state_space.models import CASES, build
 
@@ -222,3 +224,53 @@ def test_there_is_no_gradient_by_u() -> None:
     model = build("plain", points=3, reference=REFERENCE)
     with apm.clamped(model), pytest.raises(Exception, match=r"(?i)undefined|null|grad"):
         pytensor.grad(model["y"], model["y_u"])
+
+
+def test_a_state_that_starts_elsewhere_than_it_moves_to() -> None:
+    """It starts below zero now and then, and is positive from then on."""
+    y = np.array([0.3, 0.6])
+    with pm.Model() as model:
+        sd = pm.HalfNormal("sd", 1)
+        apm.estimators.state_space(
+            "y",
+            y,
+            initial=pm.Normal.dist(1.0, 0.5),
+            transition=lambda x: pm.LogNormal.dist(0.5 * x, sd),
+            observation=lambda x: pm.Normal.dist(x, 1),
+            points=128,
+            reference={"sd": 0.5},
+        )
+    x, log_z = np.linspace(-3, 5, 801)[:, None], np.linspace(-5, 5, 1001)
+    first = st.norm.pdf(x, 1.0, 0.5) * st.norm.pdf(y[0], x)
+    second = st.norm.pdf(log_z, 0.5 * x, 0.5) * st.norm.pdf(y[1], np.exp(log_z))
+    exact = np.log((first * second).sum() * 0.01 * 0.01)
+    with apm.clamped(model):
+        value = pm.compile(model.value_vars, model.replace_rvs_by_values([model["y"]]))
+        assert value(np.log(0.5))[0] == pytest.approx(exact, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("initial", "transition", "support"),
+    [
+        (lambda: pm.Gamma.dist(2, 1), lambda x: pm.LogNormal.dist(x, 1), "positive"),
+        (lambda: pm.Beta.dist(2, 1), lambda x: pm.LogNormal.dist(x, 1), "positive"),
+        (lambda: pm.Uniform.dist(0, 9), lambda x: pm.LogNormal.dist(x, 1), "positive"),
+        (lambda: pm.Uniform.dist(-1, 9), lambda x: pm.LogNormal.dist(x, 1), "real"),
+        (lambda: 3.0, lambda x: pm.LogNormal.dist(x, 1), "positive"),
+        (lambda: pm.Beta.dist(2, 1), lambda x: pm.Beta.dist(x + 1, 1), "unit"),
+        (lambda: pm.Uniform.dist(0, 1), lambda x: pm.Beta.dist(x + 1, 1), "unit"),
+        (lambda: pm.Uniform.dist(0, 2), lambda x: pm.Beta.dist(x + 1, 1), "real"),
+        (lambda: pm.Gamma.dist(2, 1), lambda x: pm.Beta.dist(x + 1, 1), "real"),
+        (lambda: pm.Gamma.dist(2, 1), lambda x: pm.Normal.dist(x, 1), "real"),
+    ],
+)
+def test_points_are_wherever_a_state_may_be(initial: Any, transition: Any, support: str) -> None:
+    with pm.Model():
+        specification = parse(
+            "y",
+            np.ones(2),
+            initial=initial,
+            transition=transition,
+            observation=lambda x: pm.Normal.dist(x, 1),
+        )
+    assert supports_of(specification) == (support,)

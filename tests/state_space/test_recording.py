@@ -9,7 +9,7 @@ import pytest
 from pymc.model.fgraph import clone_model
 
 import pymc_apm as apm
-from pymc_apm._compat import dataset_of
+from pymc_apm._compat import dataset_of, result_of
 from pymc_apm.errors import ModelError
 from tests.modes import interpreted
 from tests.state_space.truth import kalman
@@ -107,6 +107,10 @@ def test_paths_are_statistics_and_leave_the_chain_as_it_is(kind: str) -> None:
     assert np.unique(paths).size > 20
     states = apm.sample_states(idata, "y", draws=3, model=model)["smoothed_posterior"]
     np.testing.assert_array_equal(states.values, paths[:, [0, 2, 5]])
+    stats, draws = (dataset_of(idata, group) for group in ("sample_stats", "posterior"))
+    thinned = result_of({"posterior": draws.isel(draw=[1, 4]), "sample_stats": stats})
+    states = apm.sample_states(thinned, "y", model=model)["smoothed_posterior"]
+    np.testing.assert_array_equal(states.values, paths[:, [1, 4]])
     other = quick_run(autoregression(kind, 5, record_states=False))
     assert "y_states" not in dataset_of(other, "sample_stats")
     a, b = (dataset_of(one, "posterior")["a"].values for one in (idata, other))
@@ -165,6 +169,18 @@ def test_the_step_that_records_has_to_be_the_last() -> None:
         steps = [pm.NUTS(model=model), apm.APMIndependenceU(model=model)]
         paths = dataset_of(quick_run(model, step=steps), "sample_stats")["y_states"].values
     assert paths.shape == (2, 6, 10, 1) and np.isfinite(paths).all()
+
+
+def test_of_several_steps_that_move_u_the_last_one_counts() -> None:
+    with interpreted():
+        model = autoregression("particles", 5)
+        a, s = model["a"], model["s"]
+        steps = [apm.APMSlice([a], model=model), apm.APMSlice([s], model=model)]
+        idata = quick_run(model, step=steps)
+        states = apm.sample_states(idata, "y", model=model)
+        paths = dataset_of(idata, "sample_stats")["y_states"].values
+    assert paths.shape == (2, 6, 10, 1, 2)
+    np.testing.assert_array_equal(states["smoothed_posterior"].values, paths[..., 1])
 
 
 def test_a_store_has_them_too(tmp_path: Any) -> None:

@@ -1,20 +1,24 @@
 """States, forecasts and predictions, after sampling."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
 
 from pymc_apm._compat import compile_function, dataset_of
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.reference import FAST
 from pymc_apm.estimators.states.bootstrap import Sampler, as_matrix
+from pymc_apm.estimators.states.copies import in_model
 from pymc_apm.estimators.states.dates import go_on
 from pymc_apm.estimators.states.parts import Part
 from pymc_apm.estimators.states.sources import Draws, Source, draw_afresh
@@ -182,7 +186,7 @@ def predict(
     _check_observes(specification)
     drawn = run.drawn()
     simulate = _Simulation(specification, run)
-    arrays = {key: np.asarray(_value(array)) for key, array in specification.row_arrays.items()}
+    arrays = run.row_arrays()
     made = []
     for row in range(len(rows)):
         given = {key: array[row] for key, array in arrays.items()}
@@ -222,7 +226,7 @@ def forecast(
     times : array, optional
         Instead, for which times, all after the last ones.
     covariates : dict, optional
-        Those of the new rows, if functions of the model ask for any.
+        Those of the new rows, if functions of the model ask for any; all series share them.
     draws : int, optional
         How many draws of each chain to take, spread evenly over it; by default all of them.
     random_seed : int or Generator, optional
@@ -233,8 +237,9 @@ def forecast(
     -------
     Dataset
         With ``forecast_latent``, the states, and ``forecast_observed``, the data, both for each
-        draw of the parameters. If the model has several series, they have that dimension too. The
-        coordinates of the rows go on as they did: by their step, by months, years or working days.
+        draw of the parameters. If the model has several series, they have that dimension too, and
+        ``time_ahead`` has the times of each. Otherwise the coordinates of the rows go on as they
+        did: by their step, by months, years or working days.
 
     Examples
     --------
@@ -332,10 +337,11 @@ class _Run:
         if posterior is None:
             raise ModelError(f"What was given to {label} has no group posterior.")
         specification = how.specification
+        self._model = model.root
         parts = specification.initial, specification.transition, specification.observation
         outer = [variable for part in parts for variable in part.closure.values()]
-        upstream = set(ancestors([*outer, *how.source.outputs]))
-        self.parameters = [rv for rv in specification.model.root.free_RVs if rv in upstream]
+        upstream = set(ancestors(self._in_model([*outer, *how.source.outputs])))
+        self.parameters = [rv for rv in self._model.free_RVs if rv in upstream]
         missing = [rv.name for rv in self.parameters if rv.name not in posterior]
         if missing:
             raise ModelError(
@@ -347,16 +353,32 @@ class _Run:
             draws = min(positive_integer(f"draws of {label}", draws), n_draws)
             kept = np.linspace(0, n_draws - 1, draws).round().astype(int)
         self._shape, self._kept = (posterior.sizes["chain"], len(kept)), kept
-        self.coords: dict[str, Any] = {
-            "chain": posterior["chain"].values,
-            "draw": posterior["draw"].values[kept],
-        }
+        self._labels = {dim: posterior[dim].values for dim in ("chain", "draw")}
+        self.coords: dict[str, Any] = self._labels | {"draw": self._labels["draw"][kept]}
         self._values = []
         for rv in self.parameters:
             array = posterior[rv.name].transpose("chain", "draw", ...).values[:, kept]
             array = array.reshape(-1, *array.shape[2:]).astype(rv.type.dtype)
             self._values.append(array)
         self.n = int(np.prod(self._shape))
+
+    def _in_model(self, variables: Sequence[Variable]) -> list[Variable]:
+        """Return graphs with the variables of the model at hand; observed ones are data."""
+        made = in_model(variables, self._model, self.how.source.inputs)
+        seen = {rv: self._model.rvs_to_values[rv] for rv in self._model.observed_RVs}
+        made = clone_replace(made, replace=seen, rebuild_strict=False) if seen else made
+        if any(isinstance(v.type, RandomType) for v in ancestors(made, self._model.free_RVs)):
+            raise ModelError(
+                f"{self.how.specification.label} depends on random variables that the model at "
+                "hand has not: give the model that was sampled, or a copy of it."
+            )
+        return made
+
+    def row_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what belongs to each row, by name."""
+        arrays = self.how.specification.row_arrays
+        made = self._in_model([pt.as_tensor_variable(array) for array in arrays.values()])
+        return dict(zip(arrays, compile_function([], made, **FAST)(), strict=True))
 
     def shaped(self, array: NDArray[Any]) -> NDArray[Any]:
         """Put chains and draws along axes of their own."""
@@ -367,7 +389,8 @@ class _Run:
         if not part.closure:
             return []
         symbols = {rv: rv.type() for rv in self.parameters}
-        outer = clone_replace(list(part.closure.values()), replace=symbols, rebuild_strict=False)
+        outer = self._in_model(list(part.closure.values()))
+        outer = clone_replace(outer, replace=symbols, rebuild_strict=False)
         function = compile_function(list(symbols.values()), outer, **FAST)
         found = [function(*self._of(place)) for place in range(self.n)]
         return [np.stack(column) for column in zip(*found, strict=True)]
@@ -381,7 +404,13 @@ class _Run:
         name = f"{self.how.specification.name}_states"
         if stats is None or name not in stats:
             return None
-        paths = np.asarray(stats[name].values, dtype=np.float64)[:, self._kept]
+        try:  # one of them may have been thinned
+            recorded = stats[name].sel(self._labels)
+        except KeyError:
+            return None
+        paths = np.asarray(recorded.values, dtype=np.float64)[:, self._kept]
+        if paths.ndim == 5:  # of several steps that moved u the last one left it as it is
+            paths = paths[..., -1]
         specification = self.how.specification
         shape = len(specification.rows), specification.n_dims
         if paths.shape != (*self._shape, *shape) or np.isnan(paths).all(axis=(2, 3)).any():
@@ -392,7 +421,8 @@ class _Run:
         """Draw states for each draw of the parameters, which are along the first axis."""
         source, label = self.how.source, self.how.specification.label
         symbols = {rv: rv.type() for rv in self.parameters}
-        outputs = clone_replace(source.outputs, replace=symbols, rebuild_strict=False)
+        outputs = self._in_model(source.outputs)
+        outputs = clone_replace(outputs, replace=symbols, rebuild_strict=False)
         compute = compile_function([*source.inputs, *symbols.values()], outputs, calls_python=True)
         found = [
             draw_afresh(source, self.rng, compute, self._of(place), label)
@@ -436,10 +466,6 @@ class _Simulation:
 
 
 # Shapes and coordinates
-
-
-def _value(array: Any) -> Any:
-    return array.eval() if hasattr(array, "eval") else array
 
 
 def _check_observes(specification: Specification) -> None:
@@ -520,7 +546,7 @@ def _coords_ahead(how: States, dim: str, ahead: Floats, times: Any) -> dict[str,
         if labels is not None:
             return {dim: labels}
     if rows.is_panel and times is None:
-        return {dim: np.arange(1, ahead.shape[1] + 1)}
+        return {dim: np.arange(1, ahead.shape[1] + 1), "time_ahead": (("series", dim), ahead)}
     return {dim: ahead[0]}
 
 

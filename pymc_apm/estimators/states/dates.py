@@ -30,6 +30,8 @@ def go_on(labels: NDArray[Any], n: int) -> NDArray[Any] | None:
         return None
     ahead: NDArray[Any] = np.arange(1, n + 1)
     steps = np.diff(labels)
+    if labels.dtype.kind == "f" and np.allclose(steps, steps.mean(), rtol=1e-6, atol=0.0):
+        return labels[-1] + steps.mean() * ahead
     if (steps == steps[0]).all():
         return labels[-1] + steps[0] * ahead
     if labels.dtype.kind != "M" or np.isnat(labels).any() or not (labels[1:] > labels[:-1]).all():

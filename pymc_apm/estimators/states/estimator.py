@@ -146,8 +146,9 @@ def state_space(
     Notes
     -----
     *Arguments.* A function may ask for states by name, ``t`` (the number of a row in its series,
-    from 0), ``time``, ``dt`` (the time since the row before), ``series`` (its number, in the order
-    of labels) and covariates. The transition into a row is given what belongs to that row.
+    from 0), ``time``, ``dt`` (the time since the row before; 1 in the first row), ``series`` (its
+    number, in the order of labels) and covariates. The transition into a row is given what belongs
+    to that row.
 
     *The pool.* In each row there are N points, a lattice that is shifted by random numbers and put
     through the quantiles of a guide. The sum over all paths through them, by the forward recursion

@@ -14,9 +14,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.distributions.transforms import LogOddsTransform, LogTransform, _default_transform
+from pymc.distributions.transforms import (
+    IntervalTransform,
+    LogOddsTransform,
+    LogTransform,
+    _default_transform,
+)
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_apm.estimators.states.parts import Part
 from pymc_apm.estimators.states.specification import Specification
 
 Floats = NDArray[np.float64]
@@ -66,19 +72,46 @@ class Points(NamedTuple):
 
 
 def supports_of(specification: Specification) -> tuple[Support, ...]:
-    """Find out where states live, from the distributions of their transitions."""
+    """Find out where states live, from the distributions of their transitions.
+
+    One that may start elsewhere than it moves to is anywhere on the line.
+    """
     found: list[Support] = []
     for state in specification.states:
-        result = specification.transition.results[state.name]
+        transform = _transform(specification.transition, state.name)
         support: Support = "real"
-        if result in specification.transition.draws:
-            transform = _default_transform(result.owner.op, result)
-            if isinstance(transform, LogTransform):
-                support = "positive"
-            elif isinstance(transform, LogOddsTransform):
-                support = "unit"
+        if isinstance(transform, LogTransform) and _starts_within(
+            specification, state.name, np.inf
+        ):
+            support = "positive"
+        elif isinstance(transform, LogOddsTransform) and _starts_within(
+            specification, state.name, 1.0
+        ):
+            support = "unit"
         found += [support] * state.size
     return tuple(found)
+
+
+def _transform(part: Part, name: str) -> Any:
+    result = part.results[name]
+    return _default_transform(result.owner.op, result) if result in part.draws else None
+
+
+def _starts_within(specification: Specification, name: str, largest: float) -> bool:
+    """Say whether the first value of a state is known to be between 0 and the largest one."""
+    if specification.is_fixed_start:
+        return True
+    transform = _transform(specification.initial, name)
+    if isinstance(transform, LogOddsTransform):
+        return True
+    if isinstance(transform, LogTransform):
+        return largest == np.inf
+    if not isinstance(transform, IntervalTransform):
+        return False
+    low, high = transform.args_fn(*specification.initial.results[name].owner.inputs)
+    low = -np.inf if low is None else getattr(low, "data", np.nan)  # NaN: not known
+    high = np.inf if high is None else getattr(high, "data", np.nan)
+    return bool(np.all(low >= 0.0) and np.all(high <= largest))
 
 
 def tails_of(specification: Specification) -> Tails:

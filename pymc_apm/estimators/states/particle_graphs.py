@@ -21,6 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.states.parts import (
     Part,
+    argument_names,
     draw_of,
     is_draw,
     make_part,
@@ -153,9 +154,11 @@ def simulate(part: Part) -> Simulation:
         value = pt.specify_shape(value, draw.type.shape)
         try:
             results = clone_replace(results, replace={draw: value}, rebuild_strict=False)
-        except TypeError:
-            value = value.astype(draw.type.dtype)
+        except TypeError:  # an integer has no NaN, which goes into the results instead
+            is_lost = pt.any(pt.isnan(value))
+            value = pt.switch(pt.isnan(value), 0, value).astype(draw.type.dtype)
             results = clone_replace(results, replace={draw: value}, rebuild_strict=False)
+            results = [pt.switch(is_lost, np.nan, result) for result in results]
     return Simulation(dict(zip(part.results, results, strict=True)), numbers)
 
 
@@ -278,7 +281,7 @@ class _Maker:
         return made
 
     def _arguments(
-        self, arguments: Mapping[str, TensorVariable], x: TensorVariable | None
+        self, arguments: Mapping[str, TensorVariable], x: TensorVariable | None, substeps: int = 1
     ) -> dict[TensorVariable, TensorVariable]:
         """Return what to replace the symbols of arguments by."""
         known: dict[str, TensorVariable] = {
@@ -286,9 +289,14 @@ class _Maker:
             for name, column in self.table.columns.items()
             if isinstance(name, str)
         }
-        known["dt"] = known["dt"] / self.substeps
+        known["dt"] = known["dt"] / substeps
         known |= {n: self.table.columns["data", d].of(self.row) for n, d in self._data.items()}
         known |= self._states(x) if x is not None else {}
+        for state in self.specification.states:
+            if state.is_discrete and state.name in known:
+                # The integer that NaN would be is out of the bounds of any array.
+                value = known[state.name]
+                known[state.name] = pt.switch(pt.isnan(value), 0.0, value)
         return {
             symbol: known[name].astype(symbol.type.dtype)
             for name, symbol in arguments.items()
@@ -296,10 +304,15 @@ class _Maker:
         }
 
     def _simulated(
-        self, part: Part, simulation: Simulation, x: TensorVariable | None, z: TensorVariable
+        self,
+        part: Part,
+        simulation: Simulation,
+        x: TensorVariable | None,
+        z: TensorVariable,
+        substeps: int = 1,
     ) -> TensorVariable:
         """Return particles made from those before and normal numbers."""
-        replace = self._arguments(part.arguments, x) | _taken(simulation.numbers, z)
+        replace = self._arguments(part.arguments, x, substeps) | _taken(simulation.numbers, z)
         results = vectorise(list(simulation.results.values()), replace)
         made = dict(zip(simulation.results, attached(results, part.closure), strict=True))
         rows = []
@@ -307,7 +320,10 @@ class _Maker:
             shape = (self.n_points, *state.shape)
             value = pt.zeros(shape) + made[state.name].astype("float64")
             rows.append(value.T if state.shape else value[None, :])
-        return pt.concatenate(rows, axis=0) if len(rows) > 1 else rows[0]
+        made_of_all = pt.concatenate(rows, axis=0) if len(rows) > 1 else rows[0]
+        if x is None or not any(state.is_discrete for state in self.specification.states):
+            return made_of_all
+        return pt.switch(pt.any(pt.isnan(x), axis=0), np.nan, made_of_all)
 
     def _log_observation(self) -> TensorVariable:
         """Return the log density of what was observed; NaN for a state that is none."""
@@ -378,10 +394,15 @@ class _Maker:
             name: pt.tensor(name, dtype="float64", shape=self.table.columns["data", d].shape)
             for name, d in self._data.items()
         }
-        known = shapes | specification.symbols()
-        if option == "sort_by":
-            known = {name: symbol for name, symbol in known.items() if name not in shapes}
-        label = f"{option} of {specification.label}"
+        known, label = specification.symbols(), f"{option} of {specification.label}"
+        if option != "sort_by":
+            twice = [n for n in argument_names(label, function) if n in shapes and n in known]
+            if twice:
+                raise ModelError(
+                    f"The {label} asks for {', '.join(twice)}, which is data as well as a state or "
+                    "a covariate: give one of them another name."
+                )
+            known |= shapes
         results = names or [state.name for state in specification.states]
         return make_part(label, function, known, results, specification.model)
 
@@ -397,7 +418,9 @@ class _Maker:
 
     def _moved(self) -> TensorVariable:
         """Return particles after a move: by the proposal, if there is one, where all is seen."""
-        moved = self._simulated(self.specification.transition, self.moving, self.before, self.z)
+        moved = self._simulated(
+            self.specification.transition, self.moving, self.before, self.z, self.substeps
+        )
         if self.proposal is None:
             return moved
         proposed = self._simulated(self.proposal, self.proposing, self.before, self.z)

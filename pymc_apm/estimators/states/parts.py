@@ -22,6 +22,7 @@ from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.scalar import basic as scalar
 from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.random.basic import BetaBinomialRV, BinomialRV, MultinomialRV, MvNormalRV
 from pytensor.tensor.random.op import RandomVariable
@@ -33,6 +34,23 @@ from pymc_apm.errors import ModelError
 
 OF_INTEGERS = (BinomialRV, BetaBinomialRV, MultinomialRV)
 """Draws whose first parameter NumPy wants as an integer; states that are counts are floats."""
+
+MAKE_ATOMS = (
+    scalar.Ceil,
+    scalar.Floor,
+    scalar.Trunc,
+    scalar.RoundHalfToEven,
+    scalar.RoundHalfAwayFromZero,
+    scalar.IntDiv,
+    scalar.Sign,
+    scalar.Clip,
+    scalar.Maximum,
+    scalar.Minimum,
+)
+"""Functions that make some values of a continuous draw have positive probability."""
+
+HAVE_ATOMS = ("CensoredRV", "_HurdleRV", "DiracDeltaRV")
+"""Distributions of floats of which some values have positive probability."""
 
 LOG_2_PI = float(np.log(2.0 * np.pi))
 
@@ -70,6 +88,34 @@ class Part(NamedTuple):
         return [
             name for name, result in self.results.items() if draws.isdisjoint(ancestors([result]))
         ]
+
+    def with_atoms(self) -> list[str]:
+        """Return the names of results some values of which have positive probability.
+
+        PyMC derives densities for some of them, of which single values count, not areas: counts
+        that were made floats, what is rounded or clipped.
+        """
+        draws = set(self.draws)
+        varies: set[Variable] = set(draws)
+        for node in toposort(list(self.results.values())):
+            if any(source in varies for source in node.inputs):
+                varies.update(node.outputs)
+        found = []
+        for name, result in self.results.items():
+            inside = [v for v in ancestors([result], blockers=draws) if v in varies]
+            own = draws.intersection(inside)
+            if (
+                any(not draw.type.dtype.startswith("float") for draw in own)
+                or any(
+                    isinstance(getattr(v.owner.op, "scalar_op", None), MAKE_ATOMS) for v in inside
+                )
+                or any(
+                    v.owner is not None and type(v.owner.op).__name__ in HAVE_ATOMS
+                    for v in ancestors([result])
+                )
+            ):
+                found.append(name)
+        return found
 
     def log_density(self, values: Mapping[str, TensorVariable]) -> dict[str, TensorVariable]:
         """Return the log density of each result at a value, given the arguments and results before.
@@ -255,7 +301,15 @@ def make_part(
             "arguments; other data are given as covariates."
         )
     arguments = {name: known[name] for name in wanted}
-    returned = function(**arguments)
+    try:
+        returned = function(**arguments)
+    except TypeError as error:
+        if "indices must be integers" not in str(error) and "Expected an integer" not in str(error):
+            raise
+        raise ModelError(
+            f"The {label} takes an index that is no integer. A state that starts as a number is a "
+            'float, also where it counts: write x.astype("int64") where it is an index.'
+        ) from error
     if not isinstance(returned, Mapping):
         if len(names) > 1:
             raise ModelError(

@@ -84,22 +84,14 @@ def make_pool(
 
 def check_suits(specification: Specification) -> None:
     """Check that the pool estimator can be made for a model."""
-    discrete = [state.name for state in specification.states if state.is_discrete]
-    if discrete:
-        raise ModelError(
-            f"The pool estimator of {specification.label} takes continuous states alone, but "
-            f"{', '.join(discrete)} is discrete."
-        )
-    discrete = [
-        name
-        for name, result in specification.transition.results.items()
-        if not result.type.dtype.startswith("float")
-    ]
-    if discrete:
-        raise ModelError(
-            f"The pool estimator of {specification.label} takes continuous states alone, but the "
-            f"transition makes a discrete {', '.join(discrete)}."
-        )
+    for part in (specification.transition, specification.initial):
+        discrete = part.with_atoms()
+        if discrete:
+            raise ModelError(
+                f"The pool estimator of {specification.label} takes continuous states alone, but "
+                f"the {part.label} makes {', '.join(discrete)} of counts, or rounds or clips it, "
+                "so that single values have positive probability."
+            )
     if specification.n_dims > MANY_DIMS:
         raise ModelError(
             f"The states of {specification.label} have {specification.n_dims} numbers, but the "

@@ -122,10 +122,10 @@ def quantile_at(draw: TensorVariable, z: TensorVariable) -> TensorVariable:
     parameters = _parameters(draw)
     if isinstance(op, random.NormalRV):
         mean, sd = parameters
-        return mean + sd * z
+        return mean + _nan_unless(sd >= 0.0, sd) * z
     if isinstance(op, random.LogNormalRV):
         mean, sd = parameters
-        return pt.exp(mean + sd * z)
+        return pt.exp(mean + _nan_unless(sd >= 0.0, sd) * z)
     if isinstance(op, random.MvNormalRV) and draw.type.ndim == 1:
         mean, cov = parameters
         chol = pt.linalg.cholesky(cov, lower=True, on_error="nan")
@@ -135,12 +135,16 @@ def quantile_at(draw: TensorVariable, z: TensorVariable) -> TensorVariable:
             return quantile(z, *parameters)
     if isinstance(op, random.BernoulliRV):
         (p,) = parameters
-        return pt.where(z >= 0.0, normal_probability(-z) < p, normal_probability(z) >= 1.0 - p)
+        value = pt.where(z >= 0.0, normal_probability(-z) < p, normal_probability(z) >= 1.0 - p)
+        return _nan_unless((p >= 0.0) & (p <= 1.0), value)
     if isinstance(op, random.CategoricalRV) and draw.type.ndim == 0:
-        below, above = _cumulated(parameters[0])
+        (p,) = parameters
+        below, above = _cumulated(p)
         n_before = pt.sum(below[:-1] < normal_probability(z))
         n_after = pt.sum(above[:-1] > normal_probability(-z))
-        return pt.where(z < 0.0, n_before, n_after)
+        # As PyMC has it for the density.
+        is_valid = pt.all(p >= 0.0) & pt.isclose(pt.sum(p), 1.0)
+        return _nan_unless(is_valid, pt.where(z < 0.0, n_before, n_after))
     try:
         value = pm.icdf(draw, pt.clip(normal_probability(z), SMALLEST, LARGEST))
     except Exception as error:
@@ -223,6 +227,10 @@ def _cumulated(p: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
     below = pt.cumsum(p, axis=-1)
     above = pt.cumsum(p[::-1], axis=-1)[::-1] - p
     return below / total, above / total
+
+
+def _nan_unless(is_valid: TensorVariable, value: TensorVariable) -> TensorVariable:
+    return pt.switch(is_valid, value, float("nan"))
 
 
 def _nan_where_checks_fail(value: TensorVariable) -> TensorVariable:

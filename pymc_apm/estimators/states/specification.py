@@ -453,6 +453,15 @@ def parse(
     all_states = _states(label, first, rows, made)
     symbols = _symbols_of_states(all_states)
     next_ = make_part(f"transition of {label}", transition, symbols | known, names, model)
+    counts = [state.name for state in all_states if state.is_discrete]
+    moved = [name for name in counts if next_.results[name].type.dtype.startswith("float")]
+    if moved:  # they start as counts, and do not remain so
+        all_states = tuple(
+            state._replace(is_discrete=state.is_discrete and state.name not in moved)
+            for state in all_states
+        )
+        symbols = _symbols_of_states(all_states)
+        next_ = make_part(f"transition of {label}", transition, symbols | known, names, model)
     _check_shapes(label, next_, all_states)
     gives_log_density = "y" in argument_names(f"observation of {label}", observation)
     if gives_log_density:
@@ -570,7 +579,8 @@ def _check_observation(
                 f"The observation of {label} has the argument y, so that it must return the log of "
                 "a density, but there are draws in what it returns."
             )
-        if result.type.ndim > 1:
+        (array,) = arrays.values()
+        if result.type.ndim > array.ndim - 1:
             raise ModelError(
                 f"The observation of {label} must return the log of the density of a row: a "
                 "number, or one for each element of y."
