@@ -9,9 +9,10 @@ a distribution of counts, the quantile is found by bisection of the distribution
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.distributions.discrete import BetaBinomial, Binomial, NegativeBinomial, Poisson
+from pymc.distributions.discrete import Binomial, NegativeBinomial, Poisson
 from pytensor.tensor.random.basic import (
     BernoulliRV,
     CategoricalRV,
@@ -29,7 +30,7 @@ __all__ = ["Maker", "maker_of"]
 Make = Callable[[TensorVariable, TensorVariable], TensorVariable]
 
 COUNTS: tuple[type, ...] = tuple(
-    type(distribution.rv_op) for distribution in (BetaBinomial, Binomial, NegativeBinomial, Poisson)
+    type(distribution.rv_op) for distribution in (Binomial, NegativeBinomial, Poisson)
 )
 """Distributions of counts from 0 on."""
 
@@ -142,9 +143,11 @@ def _count(rv: TensorVariable, u: TensorVariable) -> TensorVariable:
 
 def _by_quantiles(make: Make, is_smooth: bool = False) -> Maker:
     def is_valid(rv: TensorVariable, shape: tuple[int, ...]) -> TensorVariable:
-        # Whatever the parameters, the density is positive at a quantile.
-        log_p = pm.logp(rv, unchecked(make(rv, pt.full(shape, 0.3))))
-        return ~(pt.isinf(log_p) | pt.isnan(log_p))
+        # Whatever the parameters, the density is positive at a quantile; but that of a gamma or
+        # beta distribution of small shape may be rounded to an end of the support.
+        quantiles = (unchecked(make(rv, pt.full(shape, p))) for p in (0.01, 0.99))
+        low, high = (pt.gt(pm.logp(rv, quantile), -np.inf) for quantile in quantiles)
+        return low | high
 
     return Maker("uniform", make, is_valid, is_smooth)
 

@@ -64,6 +64,17 @@ def test_a_latent_scale_that_is_negative_has_no_weight():
     assert abs(z_score(logs, log_p.sum(axis=1))) > Z  # this is noticed
 
 
+def test_a_quantile_that_is_rounded_to_zero_does_not_make_the_density_zero():
+    """That of a gamma distribution of small shape: the density is infinite there."""
+    with pm.Model() as model:
+        shape = pm.Gamma("shape", 2, 2)
+        rate = pm.Gamma("rate", shape, 1.0)
+        pm.Exponential("y", rate + 1.0, observed=0.5)
+    estimator = Estimator(apm.marginalize(model, "rate", samples=64), {"shape": np.array(1e-3)})
+    estimates, _ = estimator.fresh(np.random.default_rng(1))
+    assert abs(estimates.sum() + 0.5) < 0.05  # nearly all of the mass is at zero
+
+
 @pytest.mark.parametrize("change", [0.7, 1.4])
 def test_the_comparison_notices_a_biased_estimate(change):
     """Of a third in each of three factors."""
