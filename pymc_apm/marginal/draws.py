@@ -6,6 +6,7 @@ quantile function of the distribution at a uniform number. Where PyMC knows no q
 a distribution of counts, the quantile is found by bisection of the distribution function.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -20,8 +21,10 @@ from pytensor.tensor.random.basic import (
     MvNormalRV,
     NormalRV,
 )
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_apm.density.labels import Joined, UnknownError, Walk
 from pymc_apm.errors import ModelError, see
 from pymc_apm.marginal.validity import unchecked
 
@@ -126,7 +129,24 @@ def _categorical(rv: TensorVariable, u: TensorVariable) -> TensorVariable:
 
 
 def _quantile(rv: TensorVariable, u: TensorVariable) -> TensorVariable:
-    return pm.icdf(rv, u).astype(rv.type.dtype)
+    return pm.icdf(_with_known_constants(rv), u).astype(rv.type.dtype)
+
+
+def _with_known_constants(rv: TensorVariable) -> TensorVariable:
+    """Make parameters constants that are, once they are computed.
+
+    PyMC looks for bounds that are constant and infinite, and its quantiles of a truncated normal
+    distribution are not numbers if it does not find them. A constant that has been given the shape
+    of the variable is none.
+    """
+    walk = Walk(Joined(0))
+    inputs = list(rv.owner.inputs)
+    for place, source in enumerate(inputs):
+        with contextlib.suppress(UnknownError):
+            if isinstance(source.type, TensorType):
+                inputs[place] = pt.constant(walk.value_of(source), dtype=source.type.dtype)
+    known: TensorVariable = rv.owner.clone_with_new_inputs(inputs, strict=False).outputs[rv.index]
+    return known
 
 
 def _count(rv: TensorVariable, u: TensorVariable) -> TensorVariable:
