@@ -26,7 +26,7 @@ def numbers(option: str, value: Any) -> NDArray[np.float64]:
         array = np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
         array = np.array(np.nan)
-    if isinstance(value, str) or not np.isfinite(array).all():
+    if isinstance(value, str) or np.ma.is_masked(value) or not np.isfinite(array).all():
         raise ModelError(f"{option} must be made of finite numbers, got {value!r}.")
     return array
 

@@ -20,6 +20,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
+from pytensor.graph.basic import Variable
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
@@ -98,7 +99,9 @@ class ABCEstimator:
         self.samples = samples
         self.name = name
         self.__name__ = f"abc {name}"
-        self.wanted = self.summarise(observed).copy()  # the user may change the data later
+        found = self.summarise(observed)
+        self.shape = found.shape
+        self.wanted = found.flatten()  # a copy: the user may change the data later
         if self.wanted.size == 0 or not np.isfinite(self.wanted).all():
             raise ModelError(
                 f"The summaries of the observed data of abc({name!r}) must be finite numbers, but "
@@ -109,28 +112,36 @@ class ABCEstimator:
 
     def check_epsilon(self, epsilon: NDArray[np.float64]) -> None:
         """Check that epsilon is a positive number, or one for each summary."""
-        if epsilon.ndim > 1 or epsilon.size not in (1, self.wanted.size) or (epsilon <= 0.0).any():
+        is_valid = bool((np.isfinite(epsilon) & (epsilon > 0.0)).all())
+        if epsilon.ndim > 1 or epsilon.size not in (1, self.wanted.size) or not is_valid:
             raise ModelError(
                 f"epsilon of abc({self.name!r}) must be a positive number, or one for each of the "
                 f"{self.wanted.size} summaries, got {epsilon}."
             )
 
     def summarise(self, data: Any) -> NDArray[np.float64]:
-        """Return the summaries of some data, as a vector."""
+        """Return the summaries of some data, as an array; what is masked is not a number."""
         found = data if self.summary is None else self.summary(data)
-        return np.asarray(found, dtype=np.float64).reshape(-1)
+        if np.ma.is_masked(found):
+            found = np.ma.filled(found.astype(np.float64), np.nan)
+        return np.squeeze(np.asarray(found, dtype=np.float64))
 
     def __call__(self, *arguments: Any) -> float:
         """Return the log of the mean of the kernel; the last argument is the generator."""
         return self.at(self.epsilon, *arguments)
 
     def at(self, epsilon: NDArray[np.float64], *arguments: Any) -> float:
-        """Return the same for another epsilon."""
+        """Return the same for another epsilon.
+
+        A simulation that is not a number has the kernel zero, beside others as by itself: the mean
+        would depend on how many there are.
+        """
         logs = [self._log_kernel(self.simulate(*arguments), epsilon) for _ in range(self.samples)]
-        largest = max(logs)
-        if len(logs) == 1 or not math.isfinite(largest):
-            return largest if not any(map(math.isnan, logs)) else math.nan
-        return largest + math.log(sum(math.exp(log - largest) for log in logs) / len(logs))
+        valid = [log for log in logs if not math.isnan(log)]
+        largest = max(valid, default=math.nan)
+        if not math.isfinite(largest):
+            return largest
+        return largest + math.log(sum(math.exp(log - largest) for log in valid) / len(logs))
 
     def _log_kernel(self, data: Any, epsilon: NDArray[np.float64]) -> float:
         distance = (self.comparable(data) - self.wanted) / epsilon
@@ -138,14 +149,19 @@ class ABCEstimator:
         return float(self.kernel(np.clip(distance, -FAR, FAR)))
 
     def comparable(self, data: Any) -> NDArray[np.float64]:
-        """Return the summaries of simulated data, of which there must be as many as observed."""
+        """Return the summaries of simulated data, as a vector, in the order of the observed ones.
+
+        There must be as many of them, and an array with its axes in another order is refused.
+        """
         found = self.summarise(data)
-        if found.shape != self.wanted.shape:
+        is_other = found.ndim == len(self.shape) and found.shape != self.shape
+        if found.size != self.wanted.size or is_other:
             raise EstimatorError(
-                f"The simulator of abc({self.name!r}) made data with {found.size} summaries, but "
-                f"the observed data have {self.wanted.size}."
+                f"The simulator of abc({self.name!r}) made data with {found.size} summaries, of "
+                f"the shape {found.shape}, but the observed data have {self.wanted.size}, of the "
+                f"shape {self.shape}."
             )
-        return found
+        return found.reshape(-1)
 
 
 class AtEpsilon:
@@ -234,6 +250,7 @@ class EachABCEstimator:
         name: str,
     ) -> None:
         self.simulate = simulate
+        self.shape = observed.shape
         self.wanted = observed.reshape(len(observed), -1).copy()
         self.kernel = KERNELS[kernel]
         self.name = name
@@ -255,17 +272,23 @@ class EachABCEstimator:
         """Return the log of the mean of the kernel for each datum; the last argument is u."""
         *parameters, u = arguments
         logs = np.array([self._log_kernels(self.simulate(*parameters, sample)) for sample in u])
+        # A simulation that is not a number has the kernel zero, beside others as by itself.
+        is_failed = np.isnan(logs)
+        logs = np.where(is_failed, -np.inf, logs)
         largest = logs.max(axis=0)
         shift = np.where(np.isfinite(largest), largest, 0.0)
         with np.errstate(divide="ignore"):
-            return shift + np.log(np.exp(logs - shift).mean(axis=0))
+            result = shift + np.log(np.exp(logs - shift).mean(axis=0))
+        return np.where(is_failed.all(axis=0), np.nan, result)
 
     def _log_kernels(self, data: Any) -> NDArray[np.float64]:
         found = np.asarray(data, dtype=np.float64)
-        if found.shape[:1] != self.wanted.shape[:1] or found.size != self.wanted.size:
+        is_other = found.ndim == len(self.shape) and found.shape != self.shape
+        if found.shape[:1] != self.shape[:1] or found.size != self.wanted.size or is_other:
             raise EstimatorError(
                 f"The simulator of abc({self.name!r}) made data of shape {found.shape}, but it is "
-                f"to make {len(self.wanted)} data with {self.wanted[0].size} numbers each."
+                f"to make {len(self.wanted)} data with {self.wanted[0].size} numbers each, as the "
+                f"observed ones of shape {self.shape}."
             )
         distance = (found.reshape(self.wanted.shape) - self.wanted) / self.epsilon
         return np.asarray(self.kernel(np.clip(distance, -FAR, FAR)))
@@ -386,6 +409,8 @@ def abc(
     for what, function in (("simulate", simulate), ("summary", summary)):
         if not (callable(function) or (what == "summary" and function is None)):
             raise ModelError(f"{what} of {label} must be a function, got {function!r}.")
+    if isinstance(observed, Variable):
+        raise ModelError(f"observed of {label} must be data, not a variable of the model.")
     one_of(f"kernel of {label}", kernel, *KERNELS)
     one_of(f"kind of {label}", kind, "normal", "uniform", "seed")
     if not isinstance(parameters, Sequence) or isinstance(parameters, str):

@@ -6,12 +6,14 @@ quantile function of the distribution at a uniform number. Where PyMC knows no q
 a distribution of counts, the quantile is found by bisection of the distribution function.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.distributions.discrete import BetaBinomial, Binomial, NegativeBinomial, Poisson
+from pymc.distributions.discrete import Binomial, NegativeBinomial, Poisson
 from pytensor.tensor.random.basic import (
     BernoulliRV,
     CategoricalRV,
@@ -19,8 +21,10 @@ from pytensor.tensor.random.basic import (
     MvNormalRV,
     NormalRV,
 )
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_apm.density.labels import Joined, UnknownError, Walk
 from pymc_apm.errors import ModelError, see
 from pymc_apm.marginal.validity import unchecked
 
@@ -29,7 +33,7 @@ __all__ = ["Maker", "maker_of"]
 Make = Callable[[TensorVariable, TensorVariable], TensorVariable]
 
 COUNTS: tuple[type, ...] = tuple(
-    type(distribution.rv_op) for distribution in (BetaBinomial, Binomial, NegativeBinomial, Poisson)
+    type(distribution.rv_op) for distribution in (Binomial, NegativeBinomial, Poisson)
 )
 """Distributions of counts from 0 on."""
 
@@ -125,7 +129,24 @@ def _categorical(rv: TensorVariable, u: TensorVariable) -> TensorVariable:
 
 
 def _quantile(rv: TensorVariable, u: TensorVariable) -> TensorVariable:
-    return pm.icdf(rv, u).astype(rv.type.dtype)
+    return pm.icdf(_with_known_constants(rv), u).astype(rv.type.dtype)
+
+
+def _with_known_constants(rv: TensorVariable) -> TensorVariable:
+    """Make parameters constants that are, once they are computed.
+
+    PyMC looks for bounds that are constant and infinite, and its quantiles of a truncated normal
+    distribution are not numbers if it does not find them. A constant that has been given the shape
+    of the variable is none.
+    """
+    walk = Walk(Joined(0))
+    inputs = list(rv.owner.inputs)
+    for place, source in enumerate(inputs):
+        with contextlib.suppress(UnknownError):
+            if isinstance(source.type, TensorType):
+                inputs[place] = pt.constant(walk.value_of(source), dtype=source.type.dtype)
+    known: TensorVariable = rv.owner.clone_with_new_inputs(inputs, strict=False).outputs[rv.index]
+    return known
 
 
 def _count(rv: TensorVariable, u: TensorVariable) -> TensorVariable:
@@ -142,9 +163,11 @@ def _count(rv: TensorVariable, u: TensorVariable) -> TensorVariable:
 
 def _by_quantiles(make: Make, is_smooth: bool = False) -> Maker:
     def is_valid(rv: TensorVariable, shape: tuple[int, ...]) -> TensorVariable:
-        # Whatever the parameters, the density is positive at a quantile.
-        log_p = pm.logp(rv, unchecked(make(rv, pt.full(shape, 0.3))))
-        return ~(pt.isinf(log_p) | pt.isnan(log_p))
+        # Whatever the parameters, the density is positive at a quantile; but that of a gamma or
+        # beta distribution of small shape may be rounded to an end of the support.
+        quantiles = (unchecked(make(rv, pt.full(shape, p))) for p in (0.01, 0.99))
+        low, high = (pt.gt(pm.logp(rv, quantile), -np.inf) for quantile in quantiles)
+        return low | high
 
     return Maker("uniform", make, is_valid, is_smooth)
 

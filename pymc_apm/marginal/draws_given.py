@@ -16,6 +16,7 @@ from pymc_apm._compat import compile_function, dataset_of
 from pymc_apm.errors import ModelError
 from pymc_apm.marginal.estimate import from_blocks, log_weights_of, n_unused, numbers_of_blocks
 from pymc_apm.marginal.record import Record
+from pymc_apm.marginal.split import value_of_data
 
 __all__ = ["Weighted", "WeightedDraws"]
 
@@ -124,10 +125,8 @@ def _values_of(name: str, model: pm.Model, posterior: Any) -> Callable[[int, int
         values = posterior[name].transpose("chain", "draw", ...).values
         return lambda chain, draw: values[chain, draw]
     variable = model.named_vars.get(name)
-    fixed = None
-    if isinstance(variable, SharedVariable):
-        fixed = variable.get_value()
-    elif variable is not None and variable in model.observed_RVs:
+    fixed = value_of_data(variable)
+    if variable is not None and variable in model.observed_RVs:
         fixed = model.rvs_to_values[variable].eval()
     if fixed is None:
         raise ModelError(
@@ -138,8 +137,8 @@ def _values_of(name: str, model: pm.Model, posterior: Any) -> Callable[[int, int
 
 def _check_read(record: Record, model: pm.Model) -> None:
     for data, value in record.structure.read:
-        current = model.named_vars.get(data.name)
-        if isinstance(current, SharedVariable) and not np.array_equal(current.get_value(), value):
+        current = value_of_data(model.named_vars.get(data.name))
+        if current is not None and not np.array_equal(current, value):
             raise ModelError(
                 f"{data.name} has been changed since apm.marginalize was called, which found by it "
                 "what depends on what. Set it back, or call apm.marginalize again. For predictions "
@@ -152,7 +151,7 @@ def _check_same_data(idata: Any, names: list[str], model: pm.Model) -> None:
     recorded = dataset_of(idata, "constant_data")
     for name in names if recorded is not None else []:
         if name in recorded and not np.array_equal(
-            recorded[name].values, model[name].get_value(), equal_nan=True
+            recorded[name].values, value_of_data(model[name]), equal_nan=True
         ):
             raise ModelError(
                 f"{name} has been changed since the model was sampled, so that the latent "

@@ -66,7 +66,7 @@ def _sums_of_factors(values: TensorVariable, factors: Labels, n_factors: int) ->
         if not np.array_equal(order, np.arange(len(order))):
             values = values[:, order]
         return values.reshape((values.shape[0], n_factors, int(counts[0]))).sum(axis=-1)
-    sums = pt.zeros((values.shape[0], n_factors))
+    sums = pt.zeros((values.shape[0], n_factors), dtype=values.dtype)
     return pt.inc_subtensor(sums[:, factors], values)
 
 
@@ -158,7 +158,8 @@ def by_laplace(
         name, log_lik, np.eye(size), groups=groups, samples=samples, model=model
     )
     # What depends on no latent variable is the same for all of their values.
-    anywhere = weights.replaced({u: pt.zeros(u.type.shape) for u in weights.u.values()})
+    zeros = {u: pt.zeros(u.type.shape, dtype=u.type.dtype) for u in weights.u.values()}
+    anywhere = weights.replaced(zeros)
     rest = [
         term.ravel()[np.flatnonzero(labels[label] >= n_blocks)]
         for label, term in anywhere.terms.items()

@@ -133,7 +133,11 @@ def log_mean(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def relative_variance(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the variances of weights, in units of their squared means."""
-    weights = np.exp(log_weights - log_mean(log_weights))
+    """Return the variances of weights, in units of their squared means.
+
+    Where all of them are zero they are as noisy as can be, as if one alone were not.
+    """
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(log_weights - log_mean(log_weights))
     result: NDArray[np.float64] = weights.var(axis=0, ddof=1)
-    return np.where(np.isfinite(result), result, 0.0)
+    return np.where(np.isfinite(result), result, len(log_weights))

@@ -8,12 +8,13 @@ import pymc as pm
 import xarray as xr
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
 
 from pymc_apm._compat import dataset_of, result_of
 from pymc_apm.errors import ModelError
 from pymc_apm.marginal.latents import sample_latent, with_variables
 from pymc_apm.marginal.record import record_of
-from pymc_apm.marginal.split import copy_of
+from pymc_apm.marginal.split import check_indices, copy_of, data_of, value_of_data
 
 __all__ = ["sample_posterior_predictive"]
 
@@ -97,9 +98,9 @@ def sample_posterior_predictive(
 
     ordinary = copy_of(record.ordinary)
     for variable in ordinary.data_vars:
-        current = model.named_vars.get(variable.name)
-        if isinstance(variable, SharedVariable) and isinstance(current, SharedVariable):
-            variable.set_value(current.get_value())
+        current = value_of_data(model.named_vars.get(variable.name))
+        if isinstance(variable, SharedVariable) and current is not None:
+            variable.set_value(current)
     for name in [rv.name for rv in ordinary.free_RVs]:
         if name not in posterior and name not in drop and name in model.named_vars:
             ordinary = pm.do(ordinary, {name: _fixed(name, model)})
@@ -109,10 +110,16 @@ def sample_posterior_predictive(
     if data or coords:
         _set_data(ordinary, data or {}, coords or {})
     if not new_groups:
-        _check_groups(ordinary, {name: posterior[name] for name in latents})
+        own = {name: posterior[name] for name in latents}
+        _check_groups(ordinary, own, groups["constant_data"])
     same = [dim for dim, n in _lengths_of(ordinary).items() if n == lengths[dim]]
     unnamed = [dim for dim in same if ordinary.coords[dim] is None]
     ordinary = freeze_dims_and_data(ordinary, dims=unnamed, data=[])
+    unknown = [name for name in names if name not in ordinary.named_vars]
+    if unknown:
+        raise ModelError(f"The model has no variable {', '.join(unknown)}.")
+    frozen = freeze_dims_and_data(ordinary, data=[])
+    check_indices(frozen, [frozen[name] for name in names])
     shown = [name for name in names if not (name in latents and not new_groups)]
     found = pm.sample_posterior_predictive(
         result_of(groups),
@@ -135,8 +142,9 @@ def sample_posterior_predictive(
 def _fixed(name: str, model: pm.Model) -> Any:
     """Return the value of what was a random variable and has been fixed since."""
     variable = model[name]
-    if isinstance(variable, SharedVariable):
-        return variable.get_value()
+    value = value_of_data(variable)
+    if value is not None:
+        return value
     if variable in model.observed_RVs:
         return model.rvs_to_values[variable].eval()
     raise ModelError(f"The posterior has no draws of {name}.")
@@ -157,14 +165,22 @@ def _lengths_of(model: pm.Model) -> dict[str, int]:
     return {dim: int(length.eval()) for dim, length in model.dim_lengths.items()}
 
 
-def _check_groups(model: pm.Model, latents: Mapping[str, xr.DataArray]) -> None:
+def _check_groups(model: pm.Model, latents: Mapping[str, xr.DataArray], old: xr.Dataset) -> None:
     """Refuse other groups than those of which there are draws."""
+    changed = {
+        data for data in data_of(model) if not np.array_equal(data.get_value(), old[data.name])
+    }
     for name, draws in latents.items():
         shape = tuple(int(length) for length in model[name].shape.eval())
         coords = {dim: model.coords.get(dim) for dim in draws.dims[2:]}
-        if shape != draws.shape[2:] or any(
-            values is not None and not np.array_equal(values, draws[dim].values)
-            for dim, values in coords.items()
+        is_moved = not changed.isdisjoint(ancestors([model[name]]))
+        if (
+            shape != draws.shape[2:]
+            or is_moved
+            or any(
+                values is not None and not np.array_equal(values, draws[dim].values)
+                for dim, values in coords.items()
+            )
         ):
             raise ModelError(
                 f"With the data and coordinates that were given, {name} is of other groups than "

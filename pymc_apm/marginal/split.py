@@ -3,23 +3,26 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable, equal_computations
+from pytensor.graph.basic import Constant, Variable, equal_computations
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_apm._compat import default_transform
+from pymc_apm._compat import INDEXING, default_transform
+from pymc_apm.density.labels import Joined, UnknownError, Walk, nodes_to, static_shape
 from pymc_apm.errors import ModelError, see
 from pymc_apm.randomness import randomness_in, randomness_of
 
-__all__ = ["Split", "copy_of", "split"]
+__all__ = ["Split", "check_indices", "copy_of", "split", "value_of_data"]
 
 
 class Split(NamedTuple):
@@ -116,6 +119,7 @@ def split(model: pm.Model, names: Sequence[str], proposals: Mapping[str, TensorV
             )
     outside = {*taken, *observed, *potentials, *deterministics, *others}
     _check_graph([*latents.values(), *observed, *potentials], taken)
+    check_indices(whole, [*latents.values(), *observed, *potentials])
 
     rest = _without(whole, outside)
     _copy_initial_values(model, rest)
@@ -242,6 +246,38 @@ def _check_graph(variables: Sequence[Variable], latents: set[Variable]) -> None:
                 "state-space model there are estimators that take its steps one by one. "
                 + see("estimators")
             )
+
+
+def check_indices(model: pm.Model, outputs: Sequence[Variable]) -> None:
+    """Refuse indices that are out of bounds: compiled by Numba, they read whatever is there.
+
+    Those are looked at that depend on data alone, in a model whose lengths are fixed.
+    """
+    walk = Walk(Joined(0))
+    for data in data_of(model):
+        walk.give_value(data, data.get_value())
+    for node in nodes_to(outputs):
+        if not isinstance(node.op, INDEXING):
+            continue
+        array, *indices = node.inputs
+        try:
+            values = [np.broadcast_to(0, static_shape(array)), *map(walk.value_of, indices)]
+        except UnknownError:
+            continue
+        try:
+            node.op.perform(node, values, [[None]])
+        except IndexError as error:
+            raise ModelError(
+                f"{array.name or 'An array'} has the shape {values[0].shape}, and an index into it "
+                f"is out of bounds: {error}."
+            ) from error
+
+
+def value_of_data(variable: Variable | None) -> NDArray[Any] | None:
+    """Return the value of a data container, which may have been frozen; None if it is none."""
+    if isinstance(variable, SharedVariable):
+        return np.asarray(variable.get_value())
+    return np.asarray(variable.data) if isinstance(variable, Constant) else None
 
 
 def data_of(model: pm.Model) -> list[SharedVariable]:

@@ -99,7 +99,7 @@ def structure_of(weights: Weights) -> tuple[Structure, Weights]:
             read = fewer
     held = weights.replaced({variable: _constant(variable) for variable in read})
     values = tuple(Read(variable, variable.get_value()) for variable in read)
-    if finest is not None and (finest.of_u < 0).all():
+    if weights.size == 0 or (finest is not None and (finest.of_u < 0).all()):
         raise ModelError(
             f"Nothing that was observed depends on the values of {', '.join(weights.latents)}, so "
             "that there is nothing to integrate."
@@ -118,9 +118,9 @@ def guarded(result: TensorVariable, read: Sequence[Read]) -> TensorVariable:
             "what depends on what. Set it before, or call apm.marginalize again.",
         )
         is_same = pt.all(pt.eq(variable.shape, value.shape))
-        # Arrays of another shape cannot be compared, so only as much of them as there was.
-        part = variable[tuple(slice(0, length) for length in value.shape)]
-        result = guard(result, is_same & pt.all(pt.eq(part, value)))
+        # Arrays of other lengths cannot be compared, so what is too short is filled up.
+        filled = pt.concatenate([variable.ravel(), value.ravel()])[: value.size]
+        result = guard(result, is_same & pt.all(pt.eq(filled, value.ravel())))
     return result
 
 

@@ -16,7 +16,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.logprob.basic import conditional_logp
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.random.type import RandomType
@@ -74,7 +74,13 @@ class Weights(NamedTuple):
         """Return draws and terms for many draws, which are along the first axis of each u."""
         graphs = [*self.latents.values(), *self.terms.values()]
         replacements = dict(zip(self.u.values(), u, strict=True))
-        found = vectorize_graph(graphs, replace=replacements)
+        try:
+            found = vectorize_graph(graphs, replace=replacements)
+        except NotImplementedError as error:
+            raise ModelError(
+                f"PyTensor cannot compute what depends on {', '.join(self.latents)} for many draws "
+                f"at once: {error}"
+            ) from error
         # What depends on no random numbers is the same for all draws.
         found = [
             new if new.type.ndim > old.type.ndim else pt.shape_padleft(new)
@@ -101,7 +107,7 @@ def weights_of(parts: Split) -> Weights:
         earlier = {other: values[other] for other in makers}
         # Their parameters may depend on latent variables that have been made before.
         rv, source = (
-            graph_replace([variable], _by_rv(parts, earlier), strict=False)[0]
+            clone_replace(variable, _by_rv(parts, earlier), rebuild_strict=False)
             for variable in (parts.latents[name], parts.proposals.get(name, parts.latents[name]))
         )
         makers[name] = maker_of(name, source)
@@ -160,7 +166,7 @@ def _log_densities(
         raise ModelError(
             f"PyMC cannot compute the density of {', '.join([*values, *parts.observed])}: {error}"
         ) from error
-    potentials = graph_replace(list(parts.potentials.values()), pairs, strict=False)
+    potentials = clone_replace(list(parts.potentials.values()), pairs, rebuild_strict=False)
     actual = {stand_ins[name]: value for name, (_, value) in parts.observed.items()}
     found = graph_replace([*log_densities, *potentials], actual, strict=False)
     n_latents = len(values)

@@ -10,7 +10,7 @@ from scipy import stats
 
 import pymc_apm as apm
 from pymc_apm.errors import EstimatorError, ModelError
-from pymc_apm.estimators.simulation import ABCEstimator
+from pymc_apm.estimators.simulation import ABCEstimator, AtEpsilon, EachABCEstimator
 from tests.statistical.checks import Z, mcse
 from tests.steps.models import sample
 
@@ -235,6 +235,45 @@ def test_a_simulation_that_fails_counts_as_zero_and_a_far_one_does_not():
     assert math.isnan(estimator(np.nan, None))
     assert math.isfinite(estimator(1e100, None))
     assert estimator(0.0, None) == 0.0
+
+
+def test_simulations_that_fail_count_as_zero_beside_others_too():
+    """Or the posterior would depend on how many there are."""
+    results = iter([np.nan, 1.0, np.nan, np.nan] * 2)
+    options = (np.zeros(1), None, "normal", np.array(1.0))
+    estimator = ABCEstimator(lambda rng: np.array([next(results)]), *options, 2, "y")
+    assert estimator(None) == pytest.approx(-0.5 + math.log(0.5))
+    assert math.isnan(estimator(None))
+    each = EachABCEstimator(lambda u: u, np.zeros(3), "normal", np.array(1.0), "y")
+    found = each(np.array([[np.nan, 1.0, np.nan], [1.0, 1.0, np.nan]]))
+    np.testing.assert_allclose(found, [-0.5 + math.log(0.5), -0.5, np.nan])
+
+
+def test_data_that_cannot_be_compared_are_refused():
+    """What is masked, and arrays whose axes are in another order."""
+    masked = np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0])
+    options = (None, "normal", np.array(1.0))
+    with pytest.raises(ModelError, match="must be finite numbers"):
+        ABCEstimator(lambda rng: masked, masked, *options, 1, "y")
+    with pm.Model(), pytest.raises(ModelError, match="made of finite numbers"):
+        apm.estimators.abc("y", lambda u: u, masked, epsilon=1.0, each=1)
+    with pm.Model(), pytest.raises(ModelError, match="not a variable of the model"):
+        data = pm.Data("data", np.ones(3))
+        apm.estimators.abc("y", lambda rng: rng.normal(size=3), data, epsilon=1.0)
+    estimator = ABCEstimator(lambda rng: np.zeros((3, 2)), np.zeros((2, 3)), *options, 1, "y")
+    with pytest.raises(EstimatorError, match=r"of the shape \(3, 2\)"):
+        estimator(None)
+    each = EachABCEstimator(lambda u: np.zeros((2, 3, 2)), np.zeros((2, 2, 3)), *options[1:], "y")
+    with pytest.raises(EstimatorError, match=r"of shape \(2, 3, 2\)"):
+        each(np.zeros((1, 2, 1)))
+
+
+@pytest.mark.parametrize("epsilon", [np.nan, np.inf, 0.0])
+def test_an_epsilon_that_is_no_scale_is_refused_later_too(epsilon):
+    options = (np.zeros(2), None, "normal", np.array(1.0), 1, "y")
+    estimator = AtEpsilon(ABCEstimator(lambda rng: np.zeros(2), *options))
+    with pytest.raises(ModelError, match="must be a positive number"):
+        estimator(np.array([1.0, epsilon]), None)
 
 
 def test_a_simulator_with_noise_of_its_own_is_noticed():

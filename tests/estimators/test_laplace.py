@@ -274,6 +274,25 @@ def test_draws_come_in_pairs_and_from_the_prior_where_tails_may_be_heavy():
     assert shared_model("student t", "shared")["y_u"].type.shape == (5, 4, 2)
 
 
+def test_tails_that_are_heavy_along_a_contrast_are_found():
+    """Which does not change where all effects of a group do alike."""
+
+    def n_from_prior(log_density):
+        with pm.Model() as model:
+            apm.estimators.laplace_importance(
+                "y",
+                lambda f: log_density(f[:, 0] - f[:, 1]),
+                4.0 * np.eye(2),
+                groups=np.arange(3),
+                samples=8,
+            )
+        return model["y_u"].get_value().shape[0]
+
+    y = np.array([0.1, -0.2, 0.0])
+    assert n_from_prior(lambda f: pm.logp(pm.Normal.dist(f, 0.3), y)) == 4  # and their reflections
+    assert n_from_prior(lambda f: pm.logp(pm.StudentT.dist(nu=2, mu=f, sigma=0.3), y)) == 5
+
+
 def test_weights_without_a_share_from_the_prior_have_heavy_tails():
     point = {"beta": -0.2, "sd": 1.8}
     defensive = Batches(shared_model("student t", "shared")).estimates(2000, point)

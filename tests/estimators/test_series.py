@@ -198,6 +198,27 @@ def test_a_length_that_ends_before_the_terms_do_is_an_error():
         Telescope(birth_death, length, "a")(0.6, 0.5, np.array([0.5, 0.1, 0.7]))
 
 
+def cosine(k, rng):
+    return 0.0 if k % 2 else (-1.0) ** (k // 2) / math.factorial(k)
+
+
+@pytest.mark.parametrize("method", ["roulette", "single"])
+def test_a_length_that_ends_just_before_a_term_that_is_zero_is_an_error(method):
+    length = checked_length("a", lambda k: 0.7**k if k < 3 else 0.0, None, 0)
+    with pytest.raises(EstimatorError, match="never more than 2"):
+        mean_and_error(RandomSeries(as_terms(cosine, method), length, method), n=100)
+
+
+def test_a_single_term_that_is_never_taken_is_an_error():
+    """P(N = 1) = P(N = 3) = ... = 0: all is well if those terms are zero."""
+    length = checked_length("a", lambda k: 0.5 ** ((k + 1) // 2), None, 0)
+    assert_unbiased(RandomSeries(as_terms(cosine, "single"), length, "single"), truth=math.cos(1.0))
+    with pytest.raises(EstimatorError, match="Term 1 of a series is not zero, but is never taken"):
+        mean_and_error(RandomSeries(as_terms(exponential, "single"), length, "single"), 1.2)
+    roulette = RandomSeries(as_terms(exponential, "roulette"), length, "roulette")
+    assert_unbiased(roulette, 1.2, truth=math.exp(1.2))
+
+
 def test_a_term_that_is_not_needed_is_not_computed():
     seen = []
 
@@ -326,6 +347,14 @@ def test_telescopes_with_levels_that_are_zero_or_at_least_some():
         made = [estimator(1.3, v[None]) for v in grid]
         values = np.array([sign[0] * math.exp(log_abs[0]) for log_abs, sign in made])
         assert values.mean() == pytest.approx(1.3, rel=5e-3)
+
+
+def test_a_telescope_tells_data_of_another_shape():
+    length = checked_length("a", "geometric", 1.0, 0)
+    telescope = Telescope(lambda level, x: -float(len(x)), length, "a")
+    v = np.array([0.9])
+    assert telescope(np.zeros((2, 3)), v)[0] == -2.0
+    assert telescope(np.zeros((3, 2)), v)[0] == -3.0
 
 
 def test_an_approximation_that_is_random_is_refused():

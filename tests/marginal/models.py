@@ -142,6 +142,16 @@ def nested():
     pm.Normal("y", b[GROUP], 1.0, observed=Y)
 
 
+def three_levels():
+    """And a term that depends on the latent variables of the middle."""
+    mu, sigma = common()
+    a = pm.Normal("a", mu, sigma, shape=2)
+    b = pm.Normal("b", a[np.array([0, 0, 1])], 0.5, shape=3)
+    c = pm.LogNormal("c", b[GROUP], 0.3)
+    pm.Potential("soft", -(b**2))
+    pm.Exponential("y", c, observed=np.abs(Y) + 0.1)
+
+
 def scale_by_a_latent():
     mu, _ = common()
     s = pm.Gamma("s", 4.0, 4.0, shape=3)
@@ -364,6 +374,7 @@ FACTORS = {
     potential: (["b"], 3),
     missing: (["x_unobserved"], 6),
     nested: (["a", "b"], 2),
+    three_levels: (["a", "b", "c"], 2),
     scale_by_a_latent: (["s", "b"], 3),
     membership_matrix: (["b"], 3),
     data_and_dims: (["b"], 3),

@@ -6,11 +6,13 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
-from scipy.stats import norm
+from pymc.model.transform.optimization import freeze_dims_and_data
+from scipy.stats import norm, t
 
 import pymc_apm as apm
 from pymc_apm._compat import result_of
 from pymc_apm.errors import ModelError
+from pymc_apm.marginal.likelihoods import relative_variance
 from tests.marginal.models import GROUP, Y, intercept, made
 
 Z = 4.8
@@ -266,3 +268,68 @@ def test_changed_groups_are_refused():
     pm.set_data({"group_of": GROUP[::-1].copy()}, model=marginal)
     with pytest.raises(ModelError, match="group_of has been changed"):
         apm.sample_latent(idata, marginal)
+
+
+def test_a_second_mode_that_a_laplace_approximation_does_not_see_is_drawn_too():
+    """With heavy tails: the chain takes draws from the prior too, and so must what comes after."""
+    first, second, scale = -1.0, 9.0, 0.5
+    with pm.Model() as model:
+        b = pm.Normal("b", pm.Normal("mu"), 3.0, shape=2)
+        pm.StudentT("y", nu=1.5, mu=b[:, None], sigma=scale, observed=[[first, second], [0.4, 0.5]])
+    marginal = apm.marginalize(model, "b", proposal="laplace")
+    idata = draws_of(mu=np.zeros(1200))
+    grid = np.linspace(-30.0, 30.0, 20_001)
+    log_p = norm.logpdf(grid, 0.0, 3.0)
+    log_p = log_p + sum(t.logpdf((y - grid) / scale, 1.5) - np.log(scale) for y in (first, second))
+    weights = np.exp(log_p)
+    expected = 1200 * weights[grid > 4.0].sum() / weights.sum()
+    found = apm.sample_latent(idata, marginal, samples=200, random_seed=1).posterior["b"].values
+    assert abs((found[..., 0] > 4.0).sum() - expected) < Z * np.sqrt(expected)
+    assert expected > Z * np.sqrt(expected)  # it would be noticed if there were none
+    found = apm.log_likelihood(idata, marginal, random_seed=1).log_likelihood["y"]
+    exact = np.log(weights.sum() * (grid[1] - grid[0]))
+    assert abs(np.log(np.exp(found.values[..., 0]).mean()) - exact) < 0.03
+
+
+def test_weights_that_are_all_zero_are_as_noisy_as_can_be():
+    weights = np.full((8, 2), -np.inf)
+    assert (relative_variance(weights) == 8).all()
+    weights[0, 0] = 0.0
+    np.testing.assert_allclose(relative_variance(weights), 8)
+
+
+def test_groups_whose_distribution_is_another_one_are_not_known():
+    """Draws given the data of the run are none of groups with other covariates."""
+    idata, marginal = draws_of(mu=np.zeros(20)), regression({"group": ["a", "b", "c"]})
+    options = {"samples": 20, "random_seed": 1}
+    apm.sample_posterior_predictive(idata, marginal, data={"x": [-1.0, 0.0, 1.0]}, **options)
+    other = {"data": {"x": [50.0, 50.0, 50.0]}} | options
+    with pytest.raises(ModelError, match="Give new_groups=True"):
+        apm.sample_posterior_predictive(idata, marginal, **other)
+    new = apm.sample_posterior_predictive(idata, marginal, new_groups=True, **other)
+    assert new.posterior_predictive["y"].values.min() > 40
+
+
+def test_an_observation_of_a_group_that_there_is_not_is_refused():
+    """Compiled by Numba, the index would read what is beyond the array."""
+    marginal, idata, _ = conjugate(proposal="prior")
+    for new_groups in (False, True):
+        with pytest.raises(ModelError, match=r"b has the shape \(3,\), and an index into"):
+            apm.sample_posterior_predictive(
+                idata, marginal, data={"group_of": [0, 3]}, samples=2, new_groups=new_groups
+            )
+    with pytest.raises(ModelError, match="no variable nothing"):
+        apm.sample_posterior_predictive(idata, marginal, var_names=["nothing"], samples=2)
+
+
+def test_a_copy_has_the_data_with_which_it_was_frozen():
+    marginal = regression({})
+    pm.set_data({"x": np.array([9.0, 0.0, 1.0])}, model=marginal)
+    idata, frozen = draws_of(mu=np.zeros(300)), freeze_dims_and_data(marginal)
+    latent, same = (
+        apm.sample_latent(idata, one, samples=50, random_seed=1).posterior["b"].values
+        for one in (marginal, frozen)
+    )
+    np.testing.assert_allclose(latent, same)
+    new = apm.sample_posterior_predictive(idata, frozen, new_groups=True, random_seed=1)
+    assert new.posterior_predictive["y"].values[..., 0].mean() > 8

@@ -5,6 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_apm as apm
+from pymc_apm.errors import ModelError
 from pymc_apm.marginal.record import record_of
 from tests.marginal.brute import (
     Estimator,
@@ -62,6 +63,33 @@ def test_a_latent_scale_that_is_negative_has_no_weight():
     exact = np.where(scale > 0, log_p, -np.inf).sum(axis=1)
     assert abs(z_score(logs, exact)) < Z
     assert abs(z_score(logs, log_p.sum(axis=1))) > Z  # this is noticed
+
+
+def test_a_latent_variable_that_is_truncated_on_one_side():
+    """All of its quantiles are numbers: what is none would count as a draw of weight zero."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        b = pm.TruncatedNormal("b", mu, 1.0, lower=0.5, shape=3)
+        pm.Normal("y", b, 1.0, observed=[1.0, 2.0, 0.5])
+    try:
+        marginal = apm.marginalize(model, "b", samples=64)
+    except ModelError:
+        pytest.skip("this PyMC has no quantiles of it")
+    theta = {"mu": np.array(1.0)}
+    estimator, rng = Estimator(marginal, theta), np.random.default_rng(1)
+    logs = np.array([estimator.fresh(rng)[0].sum() for _ in range(300)])
+    assert abs(z_score(logs, by_brute_force(model, ["b"], theta, 3000, seed=4))) < Z
+
+
+def test_a_quantile_that_is_rounded_to_zero_does_not_make_the_density_zero():
+    """That of a gamma distribution of small shape: the density is infinite there."""
+    with pm.Model() as model:
+        shape = pm.Gamma("shape", 2, 2)
+        rate = pm.Gamma("rate", shape, 1.0)
+        pm.Exponential("y", rate + 1.0, observed=0.5)
+    estimator = Estimator(apm.marginalize(model, "rate", samples=64), {"shape": np.array(1e-3)})
+    estimates, _ = estimator.fresh(np.random.default_rng(1))
+    assert abs(estimates.sum() + 0.5) < 0.05  # nearly all of the mass is at zero
 
 
 @pytest.mark.parametrize("change", [0.7, 1.4])

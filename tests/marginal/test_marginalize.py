@@ -3,6 +3,7 @@
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 from pymc.model.fgraph import clone_model
 
@@ -10,7 +11,17 @@ import pymc_apm as apm
 from pymc_apm.density.target import Target
 from pymc_apm.marginal.record import record_of
 from tests.marginal.brute import Estimator, by_brute_force, parameters_of, z_score
-from tests.marginal.models import COUNTS, GROUP, X, Y, data_and_dims, intercept, made, two_latents
+from tests.marginal.models import (
+    COUNTS,
+    GROUP,
+    X,
+    Y,
+    data_and_dims,
+    intercept,
+    made,
+    partly,
+    two_latents,
+)
 from tests.models import PYTHON, QUIET
 
 Z = 4.8
@@ -195,3 +206,19 @@ def test_what_is_chosen_is_told(caplog):
         pm.Normal("y", k, 1.0, observed=Y)
     apm.marginalize(model, "k")
     assert "pymc_extras" in caplog.text
+
+
+@pytest.mark.parametrize("proposal", ["prior", "laplace"])
+def test_a_model_of_single_precision(proposal):
+    """The estimates agree with those of double precision: u is the same."""
+    values = []
+    for dtype in ("float64", "float32"):
+        with pytensor.config.change_flags(floatX=dtype, warn_float64="ignore"):
+            marginal = apm.marginalize(made(partly), "b", proposal=proposal, samples=4)
+            for variable in marginal.data_vars:
+                shape = variable.get_value().shape
+                variable.set_value(np.random.default_rng(1).standard_normal(shape))
+            with apm.clamped(marginal):
+                point = marginal.initial_point()
+                values.append(float(marginal.compile_logp(mode="FAST_COMPILE")(point)))
+    assert values[0] == pytest.approx(values[1], abs=1e-3)

@@ -220,6 +220,34 @@ def test_groups_that_are_changed_later_are_refused():
         first = log_p({"mu": 0.0})
         pm.set_data({"x": 2 * X}, model=marginal)
         assert log_p({"mu": 0.0}) != first
-        pm.set_data({"x": X, "group": OTHER}, model=marginal)
-        with pytest.raises(EstimatorError, match="group has been changed"):
-            log_p({"mu": 0.0})
+        pm.set_data({"x": X}, model=marginal)
+        for changed in (OTHER, GROUP[:3], np.append(GROUP, 0)):
+            pm.set_data({"group": changed}, model=marginal)
+            with pytest.raises(EstimatorError, match="group has been changed"):
+                log_p({"mu": 0.0})
+
+
+def test_an_index_out_of_bounds_is_refused():
+    """Compiled by Numba, it would read what is beyond the array."""
+    with pm.Model() as model:
+        group = pm.Data("group", GROUP + 1)
+        b = pm.Normal("b", shape=3)
+        pm.Normal("y", b[group], 1.0, observed=Y)
+    with pytest.raises(ModelError, match=r"b has the shape \(3,\), and an index into"):
+        apm.marginalize(model, "b")
+
+
+def test_latent_variables_without_elements_are_refused():
+    with pm.Model() as model:
+        b = pm.Normal("b", pm.Normal("mu"), shape=0)
+        pm.Normal("y", pt.concatenate([b, X]), 1.0, observed=Y)
+    with pytest.raises(ModelError, match="nothing to integrate"):
+        apm.marginalize(model, "b")
+
+
+def test_counts_without_a_vectorised_distribution_function_are_refused():
+    with pm.Model() as model:
+        n = pm.BetaBinomial("n", pm.Gamma("a", 2, 1), 3.0, 10, shape=3)
+        pm.Poisson("y", n[GROUP] + 0.1, observed=COUNTS)
+    with pytest.raises(ModelError, match="no quantiles of BetaBinomial"):
+        apm.marginalize(model, "n")

@@ -38,6 +38,10 @@ MAX_HALVINGS = 20
 """How often a step is halved at most, in blocks where the log posterior falls."""
 
 
+DIRECTIONS = 4
+"""In so many directions of each block it is looked for places where a likelihood is not concave."""
+
+
 class BlockFit(NamedTuple):
     """Proposals for the whitened variables nu of blocks.
 
@@ -103,9 +107,19 @@ def fit_blocks(
 def is_log_concave(
     prior_factor: FloatArray, mean: FloatArray, hessians: Hessians, centre: FloatArray
 ) -> bool:
-    """Look for places around the modes where the log-likelihood is not concave."""
-    for distance in (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0):
-        _, _, hessian = hessians(mean + scale(prior_factor, centre + distance))
+    """Look for places around the modes where the log-likelihood is not concave.
+
+    One direction is not enough where there are several: a contrast of effects does not change where
+    all of them do alike.
+    """
+    directions: list[FloatArray] = [np.ones(centre.shape)]
+    if centre.shape[1] > 1:
+        directions += list(np.random.default_rng(0).standard_normal((DIRECTIONS, *centre.shape)))
+    places = [centre]
+    for distance in (-4.0, -2.0, -1.0, 1.0, 2.0, 4.0):
+        places += [centre + distance * direction for direction in directions]
+    for place in places:
+        _, _, hessian = hessians(mean + scale(prior_factor, place))
         if not np.linalg.eigvalsh(np.nan_to_num(hessian)).min() > -1e-8 * np.abs(hessian).max():
             return False
     return True

@@ -300,8 +300,12 @@ def _grouped(
     centre, spread, root, log_det, prior_factor = LaplaceBlockFit(likelihood, start)(
         cov, mean, *likelihood.inputs
     )
-    is_mixture = samples > 1 and (not is_concave if defensive is None else bool(defensive))
-    n_prior = max(samples // 4, 1) if is_mixture else 0
+    is_defensive = not is_concave if defensive is None else bool(defensive)
+
+    def n_from_prior(samples: int) -> int:
+        return max(samples // 4, 1) if is_defensive and samples > 1 else 0
+
+    n_prior = n_from_prior(samples)
     n_draws, signs = _pairs(samples - n_prior)
 
     def draw(u: TensorVariable, n_prior: int = 0, signs: Sequence[float] = (1.0,)) -> _Draws:
@@ -323,6 +327,9 @@ def _grouped(
         values = latents[:, :, 0] if is_scalar else latents
         return _Draws(values, likelihood.log_lik(latents) - log_ratio)
 
+    def draw_afterwards(u: TensorVariable) -> _Draws:
+        return draw(u, n_from_prior(u.type.shape[0]))
+
     def u_shape(n_draws: int) -> tuple[int, ...]:
         return (n_draws, n_groups, size)
 
@@ -335,7 +342,7 @@ def _grouped(
     return _Terms(
         log_mean_exp(draw(u, n_prior, signs).log_weights, axis=0),
         at_centre.sum(),
-        LatentDraws(u_shape, draw),
+        LatentDraws(u_shape, draw_afterwards),
     )
 
 

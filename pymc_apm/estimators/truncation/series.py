@@ -30,6 +30,9 @@ __all__ = ["RandomSeries", "series"]
 
 Method = Literal["roulette", "single"]
 
+BEYOND = 4
+"""So many terms beyond the longest length are looked at: every other one may be zero."""
+
 
 class RandomSeries:
     """The sum of a series, truncated at random, as a function of the parameters and a generator.
@@ -68,8 +71,16 @@ class RandomSeries:
                 total += float(term)
             elif beyond == n_more:
                 total += float(term) / (survival(beyond) - survival(beyond + 1))
-        if survival(n_more + 1) <= 0.0 and float(next(terms, 0.0)) != 0.0:
-            self.length.refuse_more(n_more)
+            elif survival(beyond) == survival(beyond + 1) and float(term) != 0.0:
+                raise EstimatorError(
+                    f"Term {k} of a series is not zero, but is never taken: the probability of "
+                    "its length, P(N >= k) - P(N >= k + 1), is zero. The estimate would be biased. "
+                    'Choose another length, or method="roulette".'
+                )
+        if survival(n_more + 1) <= 0.0:
+            beyond_all = itertools.islice(terms, BEYOND)
+            if any(float(term) != 0.0 for term in beyond_all):
+                self.length.refuse_more(n_more)
         return total
 
     def __call__(self, *arguments: Any) -> tuple[float, float]:

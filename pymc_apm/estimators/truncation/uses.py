@@ -386,7 +386,8 @@ class Telescope:
 
     def _levels(self, number: int, parameters: Sequence[Any], size: int) -> NDArray[np.float64]:
         """Return the approximations at the first levels; while u moves they are the same."""
-        key = [np.asarray(parameter).tobytes() for parameter in parameters]
+        arrays = [np.asarray(parameter) for parameter in parameters]
+        key = [(array.shape, array.tobytes()) for array in arrays]
         known_key, known = self._known
         if known_key is None:
             self._check_repeats(parameters, size)
