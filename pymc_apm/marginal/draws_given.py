@@ -150,9 +150,10 @@ def _check_same_data(idata: Any, names: list[str], model: pm.Model) -> None:
     """Refuse data that are not those of the run, given which the latent variables are wanted."""
     recorded = dataset_of(idata, "constant_data")
     for name in names if recorded is not None else []:
-        if name in recorded and not np.array_equal(
-            recorded[name].values, value_of_data(model[name]), equal_nan=True
-        ):
+        current = value_of_data(model[name])
+        if current is None or name not in recorded:
+            continue
+        if not np.array_equal(recorded[name].values, current, equal_nan=True):
             raise ModelError(
                 f"{name} has been changed since the model was sampled, so that the latent "
                 "variables would not be those of the data. Set it back. For predictions give new "
