@@ -40,7 +40,7 @@ def check_gradient(model: pm.Model, **options: Any) -> None:
             assert found[place] == pytest.approx(numeric, rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", others_are_slow(["plain", "panel"], CASES))
+@pytest.mark.parametrize("name", others_are_slow(["plain", "panel", "heavy"], CASES))
 def test_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Several chunks: one for each row.
     monkeypatch.setattr(pool_op, "CHUNK", 1)
@@ -48,7 +48,7 @@ def test_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain", "panel"])
+@pytest.mark.parametrize("name", ["plain", "panel", "heavy"])
 def test_gradient_by_numba(name: str) -> None:
     model = build(name, points=5, reference=REFERENCE)
     check_gradient(model, mode="NUMBA")
@@ -59,7 +59,7 @@ def test_gradient_by_numba(name: str) -> None:
 
 
 def test_the_size_of_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build("plain", points=5, reference=REFERENCE)
+    model = build("heavy", points=5, reference=REFERENCE)
     with apm.clamped(model):
         value, gradient = functions(model)
         one = value(0.3, 0.2), gradient(0.3, 0.2)
