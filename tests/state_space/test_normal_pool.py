@@ -40,7 +40,7 @@ def results(
     total = pt.sum(weights * made.estimates)
     drawn = draw_from(made, pt.constant(rng.random(n_rows)))
     outputs = [made.estimates, *pytensor.grad(total, [*parameters, made.log_w])]
-    outputs += [drawn.smoothed, drawn.score, drawn.reached]
+    outputs += [drawn.smoothed, drawn.score]
     symbols = [parameter.type() for parameter in parameters]
     outputs = clone_replace(outputs, dict(zip(parameters, symbols, strict=True)))
     return compile_function(symbols, outputs, **options)(*map(np.array, at))

@@ -189,10 +189,10 @@ def test_u_that_is_drawn_afresh_is_accepted_as_a_whole() -> None:
 
 def test_a_lattice_is_even() -> None:
     np.testing.assert_allclose(lattice(4, 1)[:, 0], [0, 0.25, 0.5, 0.75])
-    for n_dims in (2, 3):
-        points = lattice(31, n_dims)
+    for n_points, n_dims in ((31, 2), (31, 3), (64, 5), (96, 6)):
+        points = lattice(n_points, n_dims)
         for column in points.T:
-            np.testing.assert_allclose(np.sort(column), np.arange(31) / 31)
+            np.testing.assert_allclose(np.sort(column), np.arange(n_points) / n_points)
 
 
 def test_there_is_no_gradient_by_u() -> None:

@@ -58,7 +58,7 @@ N_POINTS: dict[int, Sequence[int]] = {
     1: (16, 32, 64, 128),
     2: (32, 64, 128, 256),
     3: (64, 128, 256),
-    4: (128, 256, 512),
+    4: (64, 128, 256, 512),
 }
 """Numbers of points to choose from, by the number of dimensions; the last for more."""
 
@@ -68,7 +68,7 @@ LOW_NOISE = 0.1
 NOISY = 1.0
 """The noise from which on there is a warning."""
 
-WIDTHS = {1: 2.0, 2: 1.4, 3: 1.1, 4: 0.9}
+WIDTHS = {1: 2.0, 2: 1.4, 3: 1.1, 4: 0.7}
 """Default widths of guides, by the number of dimensions; 0.65 in more."""
 
 
