@@ -15,6 +15,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import arviz as az
@@ -273,7 +274,7 @@ def gradient() -> None:
                 outputs = [model.logp(), model.dlogp()]
                 value = pm.compile(model.value_vars, outputs[0], mode=mode)
                 both = pm.compile(model.value_vars, outputs, mode=mode)
-                took = cpu_times({"value": lambda: value(*start), "both": lambda: both(*start)})
+                took = cpu_times({"value": partial(value, *start), "both": partial(both, *start)})
             print(
                 f"{name}, {compiler}: value {1e3 * took['value']:.2f} ms, value and gradient "
                 f"{1e3 * took['both']:.2f} ms, {took['both'] / took['value']:.2f} times",
@@ -327,25 +328,27 @@ def filters() -> None:
     hand, rng = by_hand(), np.random.default_rng(6)
     for points in (100, 1000):
         y, model = autoregression(points, 1000)
-        values = np.array(0.9), np.array(1.0)
         with apm.clamped(model):
-            u = model["y_u"]
-            inputs = [variable.type() for variable in (u, model["a"], model["s"])]
-            (estimate,) = clone_replace(
-                [model["y"]], dict(zip((u, model["a"], model["s"]), inputs, strict=True))
+            variables = [model["y_u"], model["a"], model["s"]]
+            inputs = [variable.type() for variable in variables]
+            replace = dict(zip(variables, inputs, strict=True))
+            package = pm.compile(inputs, clone_replace([model["y"]], replace)[0])
+            us = [rng.standard_normal(variables[0].get_value().shape) for _ in range(40)]
+            values = np.array(0.9), np.array(1.0)
+            found = package(us[0], *values), hand(us[0], y, *values)
+            np.testing.assert_allclose(*found, rtol=1e-12)
+
+            def each(run: Callable[..., Any], us: list[np.ndarray] = us) -> Callable[[], Any]:
+                left = iter(us)
+                return lambda: run(next(left))
+
+            took = cpu_times(
+                {
+                    "by hand": each(lambda u, y=y: hand(u, y, 0.9, 1.0)),
+                    "package": each(lambda u, run=package, at=values: run(u, *at)),
+                },
+                len(us),
             )
-            package = pm.compile(inputs, estimate)
-        us = [rng.standard_normal(u.get_value().shape) for _ in range(40)]
-        for own in us[:2]:
-            np.testing.assert_allclose(package(own, *values), hand(own, y, 0.9, 1.0), rtol=1e-12)
-        numbers = {"by hand": iter(us), "package": iter(us)}
-        took = cpu_times(
-            {
-                "by hand": lambda of=numbers["by hand"]: hand(next(of), y, 0.9, 1.0),
-                "package": lambda of=numbers["package"]: package(next(of), *values),
-            },
-            len(us),
-        )
         print(
             f"1000 rows, {points} particles: {1e3 * took['package']:.2f} ms, by hand "
             f"{1e3 * took['by hand']:.2f} ms, {took['package'] / took['by hand']:.2f} times",

@@ -84,9 +84,7 @@ def test_it_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_the_same_by_numba(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     specification, parameters = declared(name)
     guide = guide_of(specification)
-    compare(
-        monkeypatch, specification, parameters, (0.7, 0.6), guide, options={"mode": "NUMBA"}
-    )
+    compare(monkeypatch, specification, parameters, (0.7, 0.6), guide, options={"mode": "NUMBA"})
 
 
 @pytest.mark.parametrize("name", ["plain", "two"])

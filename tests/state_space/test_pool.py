@@ -199,3 +199,20 @@ def test_there_is_no_gradient_by_u() -> None:
     model = build("plain", points=3, reference=REFERENCE)
     with apm.clamped(model), pytest.raises(Exception, match=r"(?i)undefined|null|grad"):
         pytensor.grad(model["y"], model["y_u"])
+
+
+def test_five_dimensions_are_told_by_64_points() -> None:
+    rng = np.random.default_rng(3)
+    y = np.cumsum(rng.normal(size=(30, 5)), axis=0) + rng.normal(size=(30, 5))
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1)
+        apm.estimators.state_space(
+            "y",
+            y,
+            initial=pm.MvNormal.dist(np.zeros(5), np.eye(5)),
+            transition=lambda x: pm.MvNormal.dist(x, s**2 * np.eye(5)),
+            observation=lambda x: pm.Normal.dist(x, 1),
+            points=64,
+            reference={"s": 1.0},
+        )
+    assert model["y"].tag.apm_states.source.noise < 0.2

@@ -11,7 +11,6 @@ import math
 import numba
 import numpy as np
 
-from pymc_apm.compiled.vectorised import log
 from pymc_apm.estimators.states.forward import (
     FAST,
     Booleans,
@@ -23,8 +22,6 @@ from pymc_apm.estimators.states.forward import (
 
 TINY = 1e-240
 """A sum from which on what underflows in it is lost in rounding: a term below 1e-307 is zero."""
-
-LOG_TINY = math.log(TINY)
 
 
 @numba.njit(error_model="numpy", fastmath=FAST, forceinline=True)
@@ -47,13 +44,6 @@ def _half_square(where: Floats, centres: Floats, i: int, j: int) -> float:
     for k in range(len(where)):
         square += (where[k, j] - centres[k, i]) ** 2
     return 0.5 * square
-
-
-@numba.njit(error_model="numpy", fastmath=FAST, forceinline=True)
-def _logs(numbers: Floats) -> None:
-    """Replace numbers by their logs."""
-    for place in range(len(numbers)):
-        numbers[place] = log(numbers[place])
 
 
 @numba.njit(cache=True, error_model="numpy", fastmath=FAST)
@@ -88,16 +78,13 @@ def normal_forward(
                     _squares(to, of, i, squares)
                     for j in range(n):
                         total[j] += factor * _exp(-squares[j])
-            least = total[0]
             for j in range(n):
-                least = min(least, total[j])
-                new[j] = own[j] + log(total[j])
-            if least < TINY:
-                for j in range(n):
-                    if total[j] < TINY:
-                        for i in range(n):
-                            squares[i] = before[i] - _half_square(to, of, i, j)
-                        new[j] = own[j] + log_sum_exp(squares)
+                if total[j] < TINY:
+                    for i in range(n):
+                        squares[i] = before[i] - _half_square(to, of, i, j)
+                    new[j] = own[j] + log_sum_exp(squares)
+                else:
+                    new[j] = own[j] + math.log(total[j])
         scale[row] = normalise(new)
 
 
@@ -168,14 +155,13 @@ def normal_backward(
         if n_dims > 1:
             on_where -= column * to
         norm = np.sum(on_point)
-        least = new.min()
-        _logs(new)
-        if least < TINY:
-            for i in range(n):
-                if new[i] < LOG_TINY:
-                    for j in range(n):
-                        squares[j] = after[j] - _half_square(to, of, i, j)
-                    new[i] = log_sum_exp(squares)
+        for i in range(n):
+            if new[i] < TINY:
+                for j in range(n):
+                    squares[j] = after[j] - _half_square(to, of, i, j)
+                new[i] = log_sum_exp(squares)
+            else:
+                new[i] = math.log(new[i])
         if norm < TINY:
             norm = _by_logs(before, after, to, of, new, on_point, on_where, on_centres)
         on_point *= weight[row] / norm

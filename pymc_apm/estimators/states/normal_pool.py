@@ -61,9 +61,7 @@ class Transitions(NamedTuple):
     log_factor: TensorVariable
 
 
-def normal_transitions(
-    specification: Specification, points: TensorVariable
-) -> Transitions | None:
+def normal_transitions(specification: Specification, points: TensorVariable) -> Transitions | None:
     """Return the transitions between ``points``; None if they are not of this kind.
 
     Points are of shape (rows, points, numbers of a state).
@@ -198,9 +196,7 @@ class NormalPool(Op):
         outputs[0][0] = forward.totals(log_alpha, scale, is_first, series)
         outputs[1][0] = log_alpha
 
-    def transitions(
-        self, start: int, stop: int, where: Any, centres: Any, points: Any
-    ) -> Any:
+    def transitions(self, start: int, stop: int, where: Any, centres: Any, points: Any) -> Any:
         """Return the log densities of transitions to some rows, with the points before first."""
         z = where[start:stop, :, None, :] - centres[start:stop, :, :, None]
         return -0.5 * np.sum(z**2, axis=1)
@@ -253,9 +249,7 @@ def _compile_pool(op: NormalPool, node: Apply | None = None, **kwargs: Any) -> A
     run, totals = normal_forward.normal_forward, forward.totals
 
     @numba_dispatch.numba_njit
-    def pool(
-        log_w: Any, where: Any, is_first: Any, series: Any, centres: Any, points: Any
-    ) -> Any:
+    def pool(log_w: Any, where: Any, is_first: Any, series: Any, centres: Any, points: Any) -> Any:
         log_w, where = np.ascontiguousarray(log_w), np.ascontiguousarray(where)
         log_alpha, scale = np.empty(log_w.shape), np.empty(len(log_w))
         run(log_w, where, np.ascontiguousarray(centres), is_first, log_alpha, scale)
