@@ -98,6 +98,7 @@ def test_what_underflows_is_made_by_logs(
     compare(monkeypatch, specification, parameters, (0.7, s), guide, tolerance=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")  # there is nothing to draw states from
 def test_impossible_parameters_have_no_likelihood() -> None:
     specification, parameters = declared("plain")
     assert results(specification, parameters, (0.7, -0.6), guide_of(specification))[0] == -np.inf
