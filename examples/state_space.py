@@ -6,7 +6,8 @@ prints, for stochastic volatility on the exchange rates that come with the packa
 (GBP against USD, 750 days): effective draws per second of ``pm.sample()`` without options, of NUTS
 on parameters and states together, and of particle marginal Metropolis-Hastings by ``particles``,
 which is given a good proposal; then how they depend on the length of a series, and the noise of the
-estimate in one to five dimensions; last, what goes wrong where u is not a part of the chain.
+estimate in one to five dimensions; what a gradient takes beside a value, and a particle filter
+beside one that is written by hand; last, what goes wrong where u is not a part of the chain.
 """
 
 import argparse
@@ -14,12 +15,14 @@ import logging
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace
 
 import pymc_apm as apm
 
@@ -37,7 +40,7 @@ def priors() -> tuple[Any, Any, Any]:
     return pm.Normal("mu", 0, 2), pm.Uniform("rho", -1, 1), pm.HalfNormal("sigma", 1)
 
 
-def volatility(y: np.ndarray) -> pm.Model:
+def volatility(y: np.ndarray, points: int | None = None) -> pm.Model:
     with pm.Model() as model:
         mu, rho, sigma = priors()
         apm.estimators.state_space(
@@ -46,6 +49,7 @@ def volatility(y: np.ndarray) -> pm.Model:
             initial=pm.Normal.dist(mu, sigma / pt.sqrt(1 - rho**2)),
             transition=lambda x: pm.Normal.dist(mu + rho * (x - mu), sigma),
             observation=lambda x: pm.Normal.dist(0, pt.exp(x / 2)),
+            points=points,
         )
     return model
 
@@ -163,26 +167,188 @@ def length() -> None:
         )
 
 
+def moving(n_dims: int, points: int = 64) -> pm.Model:
+    """A vector autoregression plus noise, 100 rows."""
+    rng = np.random.default_rng(3)
+    matrix = 0.8 * np.eye(n_dims) + 0.1 * np.eye(n_dims, k=1)
+    x = np.zeros((100, n_dims))
+    for t in range(1, 100):
+        x[t] = matrix @ x[t - 1] + rng.normal(size=n_dims)
+    with pm.Model() as model:
+        a, s = pm.Uniform("a", -1, 1), pm.HalfNormal("s", 1)
+        apm.estimators.state_space(
+            "y",
+            x + rng.normal(size=x.shape),
+            initial=pm.MvNormal.dist(np.zeros(n_dims), 2 * np.eye(n_dims)),
+            transition=lambda x: pm.MvNormal.dist(
+                a * x + 0.1 * pt.dot(np.eye(n_dims, k=1), x), s**2 * np.eye(n_dims)
+            ),
+            observation=lambda x: pm.Normal.dist(x, 1.0),
+            points=points,
+        )
+    return model
+
+
 def dimensions() -> None:
-    for n_dims in (1, 2, 3, 5):
-        rng = np.random.default_rng(3)
-        matrix = 0.8 * np.eye(n_dims) + 0.1 * np.eye(n_dims, k=1)
-        x = np.zeros((100, n_dims))
-        for t in range(1, 100):
-            x[t] = matrix @ x[t - 1] + rng.normal(size=n_dims)
+    rng = np.random.default_rng(4)
+    for n_dims in (1, 2, 3, 4, 5):
+        model = moving(n_dims)
+        noise = []
+        with apm.clamped(model):
+            variables = [model["y_u"], model["a"], model["s"]]
+            inputs = [variable.type() for variable in variables]
+            replace = dict(zip(variables, inputs, strict=True))
+            estimate = pm.compile(inputs, clone_replace([model["y"]], replace)[0])
+            for at in ((0.8, 0.95), (0.76, 0.88), (0.84, 1.02)):
+                values = tuple(map(np.array, at))
+                shape = variables[0].get_value().shape
+                noise.append(np.std([estimate(rng.random(shape), *values) for _ in range(100)]))
+        print(f"{n_dims} dimensions, 64 points: noise {noise[0]:.4f}, at most {max(noise):.4f}")
+
+
+def divergences() -> None:
+    with moving(5):
+        step = [apm.APMIndependenceU(), pm.NUTS()]
+        idata = pm.sample(300, tune=300, step=step, **OPTIONS, **QUIET)
+    divergent = int(idata.sample_stats["diverging"].sum())
+    accepted = float(idata.sample_stats["u_accepted"].mean())
+    print(f"five dimensions, NUTS: {divergent} of 300 divergent, fresh u accepted {accepted:.2f}")
+
+
+# What a value and a gradient take
+
+
+def cpu_times(functions: dict[str, Callable[[], Any]], repeats: int = 60) -> dict[str, float]:
+    """Return medians of the CPU time of some functions, which are run in turn."""
+    taken: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats):
+        for name, function in functions.items():
+            began = time.process_time()
+            function()
+            taken[name].append(time.process_time() - began)
+    return {name: float(np.median(times[1:])) for name, times in taken.items()}
+
+
+def simulated(n: int) -> np.ndarray:
+    rng = np.random.default_rng(5)
+    x = np.zeros(n)
+    for t in range(1, n):
+        x[t] = 0.9 * x[t - 1] + 0.4 * rng.normal()
+    return np.exp(x / 2) * rng.normal(size=n)
+
+
+def gradient() -> None:
+    from pytensor.compile.mode import Mode, get_mode
+
+    y = simulated(750)
+
+    def heavy(points: int) -> pm.Model:
         with pm.Model() as model:
-            a, s = pm.Uniform("a", -1, 1), pm.HalfNormal("s", 1)
+            rho, sigma = pm.Uniform("rho", -1, 1), pm.HalfNormal("sigma", 1)
             apm.estimators.state_space(
-                "y",
-                x + rng.normal(size=x.shape),
-                initial=pm.MvNormal.dist(np.zeros(n_dims), 2 * np.eye(n_dims)),
-                transition=lambda x, a=a, s=s, n=n_dims: pm.MvNormal.dist(
-                    a * x + 0.1 * pt.dot(np.eye(n, k=1), x), s**2 * np.eye(n)
-                ),
-                observation=lambda x: pm.Normal.dist(x, 1.0),
-                points=64,
+                "returns",
+                y,
+                initial=pm.Normal.dist(0, 1),
+                transition=lambda x: pm.StudentT.dist(nu=5, mu=rho * x, sigma=sigma),
+                observation=lambda x: pm.Normal.dist(0, pt.exp(x / 2)),
+                points=points,
             )
-        print(f"{n_dims} dimensions, 64 points: noise {model['y'].tag.apm_states.source.noise:.4f}")
+        return model
+
+    models = {
+        "volatility, 16 points": volatility(y, 16),
+        "volatility, 32 points": volatility(y, 32),
+        "with Student's t, 16 points": heavy(16),
+        "five dimensions, 64 points": moving(5),
+    }
+    modes = {"Numba": get_mode("NUMBA"), "C": Mode(linker="cvm", optimizer="fast_run")}
+    for name, model in models.items():
+        start = [model.initial_point()[variable.name] for variable in model.value_vars]
+        for compiler, mode in modes.items():
+            with apm.clamped(model):
+                outputs = [model.logp(), model.dlogp()]
+                value = pm.compile(model.value_vars, outputs[0], mode=mode)
+                both = pm.compile(model.value_vars, outputs, mode=mode)
+                took = cpu_times({"value": partial(value, *start), "both": partial(both, *start)})
+            print(
+                f"{name}, {compiler}: value {1e3 * took['value']:.2f} ms, value and gradient "
+                f"{1e3 * took['both']:.2f} ms, {took['both'] / took['value']:.2f} times",
+                flush=True,
+            )
+
+
+# What a particle filter takes
+
+
+def by_hand() -> Callable[..., float]:
+    """A sorted bootstrap filter with stratified resampling, for one model, compiled by Numba."""
+    import math
+
+    import numba
+
+    @numba.njit(error_model="numpy")
+    def run(u: Any, y: Any, a: float, s: float) -> float:
+        n_times, _, n = u.shape
+        x, kept, weights = np.empty(n), np.empty(n), np.empty(n)
+        log_estimate = 0.0
+        for t in range(n_times):
+            for j in range(n):
+                if t == 0:
+                    x[j] = s / math.sqrt(1.0 - a * a) * u[0, 1, j]
+                else:
+                    x[j] = a * kept[j] + s * u[t, 1, j]
+            x.sort()
+            largest = -np.inf
+            for j in range(n):
+                weights[j] = -0.5 * (y[t] - x[j]) ** 2 - 0.5 * math.log(2.0 * math.pi)
+                largest = max(largest, weights[j])
+            total = 0.0
+            for j in range(n):
+                weights[j] = math.exp(weights[j] - largest)
+                total += weights[j]
+            log_estimate += largest + math.log(total / n)
+            k, below = 0, weights[0]
+            for j in range(n):
+                level = (j + 0.5 * math.erfc(-u[t, 0, j] * math.sqrt(0.5))) / n * total
+                while below < level and k + 1 < n:
+                    k += 1
+                    below += weights[k]
+                kept[j] = x[k]
+        return log_estimate
+
+    return run
+
+
+def filters() -> None:
+    hand, rng = by_hand(), np.random.default_rng(6)
+    for points in (100, 1000):
+        y, model = autoregression(points, 1000)
+        with apm.clamped(model):
+            variables = [model["y_u"], model["a"], model["s"]]
+            inputs = [variable.type() for variable in variables]
+            replace = dict(zip(variables, inputs, strict=True))
+            package = pm.compile(inputs, clone_replace([model["y"]], replace)[0])
+            us = [rng.standard_normal(variables[0].get_value().shape) for _ in range(40)]
+            values = np.array(0.9), np.array(1.0)
+            found = package(us[0], *values), hand(us[0], y, *values)
+            np.testing.assert_allclose(*found, rtol=1e-12)
+
+            def each(run: Callable[..., Any], us: list[np.ndarray] = us) -> Callable[[], Any]:
+                left = iter(us)
+                return lambda: run(next(left))
+
+            took = cpu_times(
+                {
+                    "by hand": each(lambda u, y=y: hand(u, y, 0.9, 1.0)),
+                    "package": each(lambda u, run=package, at=values: run(u, *at)),
+                },
+                len(us),
+            )
+        print(
+            f"1000 rows, {points} particles: {1e3 * took['package']:.2f} ms, by hand "
+            f"{1e3 * took['by hand']:.2f} ms, {took['package'] / took['by hand']:.2f} times",
+            flush=True,
+        )
 
 
 # What goes wrong where u is not a part of the chain
@@ -190,10 +356,10 @@ def dimensions() -> None:
 N_STEPS = 20_000
 
 
-def autoregression(points: int) -> tuple[np.ndarray, pm.Model]:
+def autoregression(points: int, n: int = 100) -> tuple[np.ndarray, pm.Model]:
     rng = np.random.default_rng(1)
-    x, y = rng.normal() / np.sqrt(1 - 0.9**2), np.empty(100)
-    for t in range(100):
+    x, y = rng.normal() / np.sqrt(1 - 0.9**2), np.empty(n)
+    for t in range(n):
         x = 0.9 * x + rng.normal() if t else x
         y[t] = x + rng.normal()
     with pm.Model() as model:
@@ -305,6 +471,9 @@ PARTS: dict[str, Callable[[], None]] = {
     "particles": particle_metropolis,
     "length": length,
     "dimensions": dimensions,
+    "divergences": divergences,
+    "gradient": gradient,
+    "filter": filters,
     "wrong": wrong,
 }
 

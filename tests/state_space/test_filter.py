@@ -8,7 +8,12 @@ import pytest
 from scipy.special import ndtr
 
 from pymc_apm.estimators.states.filter import ParticleModel, ancestors_of, make_filter, weigh
-from pymc_apm.estimators.states.sorting import hilbert_keys, order_by_key, order_by_value
+from pymc_apm.estimators.states.sorting import (
+    hilbert_keys,
+    order_by_key,
+    order_by_value,
+    order_in_boxes,
+)
 from tests.state_space.linear import (
     AR,
     SUM,
@@ -205,6 +210,28 @@ def test_equal_keys_are_sorted_by_state_whatever_the_numbers_of_particles():
     np.testing.assert_array_equal(first, second)
     expected = x[:, np.lexsort((x[2], x[1], x[0], keys))]
     np.testing.assert_array_equal(first, expected)
+
+
+SORTED_ALIKE = {
+    "normal": lambda rng: rng.normal(size=50),
+    "heavy tails": lambda rng: rng.standard_cauchy(200),
+    "ties": lambda rng: rng.integers(4, size=60).astype(float),
+    "one value": lambda rng: np.ones(5),
+    "one number": lambda rng: np.zeros(1),
+    "huge": lambda rng: 1e308 * rng.uniform(-1, 1, 20),
+    "infinite": lambda rng: np.append(rng.normal(size=9), [np.inf, -np.inf]),
+    "no number": lambda rng: np.append(rng.normal(size=9), np.nan),
+}
+
+
+@pytest.mark.parametrize("name", SORTED_ALIKE)
+def test_order_in_boxes_is_that_by_merging(name: str) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        keys = SORTED_ALIKE[name](rng)
+        with np.errstate(over="ignore"):
+            found = order_in_boxes(keys[None], keys)
+        np.testing.assert_array_equal(found, order_by_value(keys[None], keys))
 
 
 @pytest.mark.parametrize("dim", [2, 3])

@@ -44,7 +44,7 @@ def check_gradient(model: pm.Model, **options: Any) -> None:
             assert found[place] == pytest.approx(numeric, rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", others_are_slow(["plain", "panel"], CASES))
+@pytest.mark.parametrize("name", others_are_slow(["plain", "panel", "heavy"], CASES))
 def test_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Several chunks: one for each row.
     monkeypatch.setattr(pool_op, "CHUNK", 1)
@@ -52,7 +52,7 @@ def test_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain", "panel"])
+@pytest.mark.parametrize("name", ["plain", "panel", "heavy"])
 def test_gradient_by_numba(name: str) -> None:
     model = build(name, points=5, reference=REFERENCE)
     check_gradient(model, mode="NUMBA")
@@ -63,7 +63,7 @@ def test_gradient_by_numba(name: str) -> None:
 
 
 def test_the_size_of_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build("plain", points=5, reference=REFERENCE)
+    model = build("heavy", points=5, reference=REFERENCE)
     with apm.clamped(model):
         value, gradient = functions(model)
         one = value(0.3, 0.2), gradient(0.3, 0.2)
@@ -214,10 +214,10 @@ def test_u_that_is_drawn_afresh_is_accepted_as_a_whole() -> None:
 
 def test_a_lattice_is_even() -> None:
     np.testing.assert_allclose(lattice(4, 1)[:, 0], [0, 0.25, 0.5, 0.75])
-    for n_dims in (2, 3):
-        points = lattice(31, n_dims)
+    for n_points, n_dims in ((31, 2), (31, 3), (64, 5), (96, 6)):
+        points = lattice(n_points, n_dims)
         for column in points.T:
-            np.testing.assert_allclose(np.sort(column), np.arange(31) / 31)
+            np.testing.assert_allclose(np.sort(column), np.arange(n_points) / n_points)
 
 
 def test_there_is_no_gradient_by_u() -> None:
@@ -274,3 +274,20 @@ def test_points_are_wherever_a_state_may_be(initial: Any, transition: Any, suppo
             observation=lambda x: pm.Normal.dist(x, 1),
         )
     assert supports_of(specification) == (support,)
+
+
+def test_five_dimensions_are_told_by_64_points() -> None:
+    rng = np.random.default_rng(3)
+    y = np.cumsum(rng.normal(size=(30, 5)), axis=0) + rng.normal(size=(30, 5))
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1)
+        apm.estimators.state_space(
+            "y",
+            y,
+            initial=pm.MvNormal.dist(np.zeros(5), np.eye(5)),
+            transition=lambda x: pm.MvNormal.dist(x, s**2 * np.eye(5)),
+            observation=lambda x: pm.Normal.dist(x, 1),
+            points=64,
+            reference={"s": 1.0},
+        )
+    assert model["y"].tag.apm_states.source.noise < 0.2

@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.estimators.states import forward
+from pymc_apm.estimators.states.normal_pool import NormalPool
 from pymc_apm.estimators.states.pool import Pool
-from pymc_apm.estimators.states.pool_op import ChunkOp, chunks
+from pymc_apm.estimators.states.pool_op import Pool as PoolOp
+from pymc_apm.estimators.states.pool_op import chunks
 
 
 class Drawn(NamedTuple):
@@ -44,19 +47,20 @@ def draw_from(pool: Pool, u: TensorVariable) -> Drawn:
     return Drawn(*PoolDraws(node.op)(u, pool.log_alpha, *node.inputs))
 
 
-class PoolDraws(ChunkOp):
+class PoolDraws(Op):
     """Draws from a pool.
 
     Parameters
     ----------
-    pool : Pool
+    pool : PoolOp or NormalPool
         The op that runs the forward recursion.
     """
 
+    __props__ = ("pool",)
     calls_python = True
 
-    def __init__(self, pool: ChunkOp) -> None:
-        super().__init__(pool.fgraph.inputs, pool.fgraph.outputs, pool.compile_kwargs)
+    def __init__(self, pool: PoolOp | NormalPool) -> None:
+        self.pool = pool
 
     def make_node(self, u: Variable, log_alpha: Variable, *others: Variable) -> Apply:
         """Make a node: uniform numbers, ``log_alpha``, and the inputs of a pool."""
@@ -67,15 +71,14 @@ class PoolDraws(ChunkOp):
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
         """Run the backward recursion."""
         u, log_alpha, log_w, points, is_first, _, *others = inputs
-        log_f, log_w = self.in_python(0), np.ascontiguousarray(log_w)
+        log_w = np.ascontiguousarray(log_w)
         is_last = np.append(is_first[1:], True)
         filtered = np.array([forward.choose(row, v) for row, v in zip(log_alpha, u, strict=True)])
         smoothed, score = filtered.copy(), np.empty(len(log_w))
         reached = np.full(len(log_w), float(log_w.shape[1]))
         score[0] = forward.log_sum_exp(log_w[0])
         for start, stop in reversed(chunks(*log_w.shape)):
-            (chunk,) = log_f(np.array([start, stop]), points, *others)
-            chunk = np.ascontiguousarray(chunk)
+            chunk = np.ascontiguousarray(self.pool.transitions(start, stop, points, *others))
             forward.draw_chunk(chunk, is_last, start, log_alpha, u, smoothed, reached)
             forward.predict_chunk(chunk, log_w, is_first, start, log_alpha, score)
         weights = np.exp(log_alpha)

@@ -32,6 +32,9 @@ Tails: TypeAlias = Literal["logistic", "cauchy"]
 SMALLEST = 1e-12
 """Probabilities are at least this far from 0 and 1."""
 
+WEIGHT = 0.3
+"""What each dimension counts in the choice of a lattice: less than 1, for few of them at a time."""
+
 HEAVY = ("StudentTRV", "CauchyRV", "HalfStudentTRV", "HalfCauchyRV", "SkewStudentTRV", "ParetoRV")
 """Distributions with heavier tails than a logistic one."""
 
@@ -169,7 +172,9 @@ def lattice(n_points: int, n_dims: int) -> Floats:
     """Return the points of a lattice in the unit cube, (points, dims).
 
     In one dimension it is even. In more it is Korobov's lattice with the smallest worst-case error
-    for functions that have a derivative in each dimension.
+    for functions that have a derivative in each dimension. Its generator and the number of points
+    have no common factor, so that the points are even in each dimension by itself: were several of
+    them at the same place there, as many points would be worth one.
     """
     number = np.arange(n_points)
     if n_dims == 1:
@@ -181,6 +186,8 @@ def lattice(n_points: int, n_dims: int) -> Floats:
 
     def error(points: Floats) -> float:
         bernoulli = points * (points - 1.0) + 1.0 / 6.0
-        return float(np.prod(1.0 + 2.0 * math.pi**2 * bernoulli, axis=1).mean())
+        weighted = 1.0 + WEIGHT * 2.0 * math.pi**2 * bernoulli
+        return float(np.prod(weighted, axis=1).mean())
 
-    return min((korobov(generator) for generator in range(1, max(n_points, 2))), key=error)
+    generators = [g for g in range(1, max(n_points, 2)) if math.gcd(g, n_points) == 1]
+    return min((korobov(generator) for generator in generators), key=error)

@@ -34,6 +34,7 @@ from pymc_apm.estimators.states.sorting import (
     hilbert_keys,
     order_by_key,
     order_by_value,
+    order_in_boxes,
 )
 
 _log = logging.getLogger("pymc.apm")
@@ -286,6 +287,7 @@ class ParticleFilter(Op):
             return log_weights(x, row, args)
 
         guided = functions.get("guided", jit(moved_log_weights))
+        by_value = order_by_value if jit is _as_is else order_in_boxes
         is_simple = self.options.n_dims == 1 and "keys" not in functions
         model = ParticleModel(
             functions["start"],
@@ -294,7 +296,7 @@ class ParticleFilter(Op):
             guided,
             lookahead=functions.get("lookahead", no_lookahead),
             keys=functions.get("keys", first_coordinate if is_simple else hilbert_keys),
-            order=order_by_value if is_simple else order_by_key,
+            order=by_value if is_simple else order_by_key,
             substeps=self.options.substeps,
             size=self.n_moving,
             resets=self.options.resets,

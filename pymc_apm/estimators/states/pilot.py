@@ -51,6 +51,9 @@ ROUNDS = 4
 POLISH = 2
 """How often the guide is made again at the same parameters."""
 
+SHIFTS = 8
+"""Pools from which a guide of more than one dimension is made: one has few points with weight."""
+
 N_NOISE = 16
 """Estimates from which their noise is told."""
 
@@ -58,7 +61,7 @@ N_POINTS: dict[int, Sequence[int]] = {
     1: (16, 32, 64, 128),
     2: (32, 64, 128, 256),
     3: (64, 128, 256),
-    4: (128, 256, 512),
+    4: (64, 128, 256, 512),
 }
 """Numbers of points to choose from, by the number of dimensions; the last for more."""
 
@@ -68,7 +71,7 @@ LOW_NOISE = 0.1
 NOISY = 1.0
 """The noise from which on there is a warning."""
 
-WIDTHS = {1: 2.0, 2: 1.4, 3: 1.1, 4: 0.9}
+WIDTHS = {1: 2.0, 2: 1.4, 3: 1.1, 4: 0.7}
 """Default widths of guides, by the number of dimensions; 0.65 in more."""
 
 
@@ -185,21 +188,35 @@ class _Search:
         """Make the guide again from the states given all data, by a pool."""
         if "smooth" not in self._functions:
             self._functions["smooth"] = space.function(self._smooth)
-        states, gamma = self._functions["smooth"](position)
-        if not np.isfinite(gamma).all():
-            raise EstimatorError(
-                f"The estimate of {self.specification.label} is zero, or not a number, at "
-                f"{space.describe(position)}. Give a reference, parameters with which it is "
-                f"positive, or check the model. {see('state_space')}"
-            )
-        line = to_line(states, self.supports)
-        means = np.einsum("rj,rjk->rk", gamma, line)
-        centred = line - means[:, None]
-        covs = np.einsum("rj,rjk,rjl->rkl", gamma, centred, centred)
+        centre = self._mean.get_value()
+        (n_rows, n_dims), share = centre.shape, np.zeros(len(centre))
+        means, covs = np.zeros((n_rows, n_dims)), np.zeros((n_rows, n_dims, n_dims))
+        n_made = 0
+        for number in range(1 if n_dims == 1 else SHIFTS):
+            if number:
+                self._u.set_value(self.rng.random(centre.shape))
+            states, gamma = self._functions["smooth"](position)
+            if number and not np.isfinite(gamma).all():
+                continue
+            if not np.isfinite(gamma).all():
+                raise EstimatorError(
+                    f"The estimate of {self.specification.label} is zero, or not a number, at "
+                    f"{space.describe(position)}. Give a reference, parameters with which it is "
+                    f"positive, or check the model. {see('state_space')}"
+                )
+            line = to_line(states, self.supports) - centre[:, None]
+            means += np.einsum("rj,rjk->rk", gamma, line)
+            covs += np.einsum("rj,rjk,rjl->rkl", gamma, line, line)
+            share += (gamma**2).sum(axis=1)
+            n_made += 1
+        self._u.set_value(np.full(centre.shape, 0.5))
+        means, covs, share = means / n_made, covs / n_made, share / n_made**2
+        covs -= means[:, :, None] * means[:, None, :]
+        means += centre
         # Where few points have weight, the states may be anywhere between them.
-        doubt = np.minimum((gamma**2).sum(axis=1), 1.0) ** 2
+        doubt = np.minimum(share, 1.0) ** 2
         chol = self._chol.get_value()
-        spacing = 4.0 / self.n_pilot ** (1.0 / line.shape[2])
+        spacing = 4.0 / self.n_pilot ** (1.0 / n_dims)
         covs += (doubt * spacing**2)[:, None, None] * (chol @ chol.transpose(0, 2, 1))
         self._set(means, covs)
 

@@ -21,6 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.states.guide import Guide, make_points
+from pymc_apm.estimators.states.normal_pool import NormalPool, normal_transitions
 from pymc_apm.estimators.states.pool_op import pool_forward
 from pymc_apm.estimators.states.specification import Specification
 
@@ -78,7 +79,16 @@ def make_pool(
         log_initial = specification.log_initial(states[is_first])
         log_w = pt.inc_subtensor(log_w[is_first], log_initial)
     log_w = pt.specify_shape(log_w, (len(rows), n_points))
-    estimates, log_alpha = pool_forward(specification, log_w, states, compile_kwargs)
+    normal = normal_transitions(specification, states)
+    if normal is None:
+        estimates, log_alpha = pool_forward(specification, log_w, states, compile_kwargs)
+    else:
+        constants = [pt.as_tensor_variable(rows.is_first), pt.as_tensor_variable(rows.series)]
+        all_log_w = pt.specify_shape(log_w + normal.log_factor, log_w.type.shape)
+        estimates, log_alpha = NormalPool()(
+            all_log_w, normal.where, *constants, normal.centres, states
+        )
+        estimates = pt.specify_shape(estimates, (rows.n_series,))
     return Pool(estimates, states, log_w, log_alpha)
 
 

@@ -196,16 +196,19 @@ class Pool(ChunkOp):
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
         """Run the forward recursion."""
         log_w, points, is_first, series, *others = inputs
-        log_f, log_w = self.in_python(0), np.ascontiguousarray(log_w)
+        log_w = np.ascontiguousarray(log_w)
         log_alpha, scale = np.empty_like(log_w), np.empty(len(log_w))
         log_alpha[0] = log_w[0]
         scale[0] = forward.normalise(log_alpha[0])
         for start, stop in chunks(*log_w.shape):
-            (chunk,) = log_f(np.array([start, stop]), points, *others)
-            chunk = np.ascontiguousarray(chunk)
+            chunk = np.ascontiguousarray(self.transitions(start, stop, points, *others))
             forward.forward_chunk(chunk, log_w, is_first, start, log_alpha, scale)
         outputs[0][0] = forward.totals(log_alpha, scale, is_first, series)
         outputs[1][0] = log_alpha
+
+    def transitions(self, start: int, stop: int, points: Any, *others: Any) -> Any:
+        """Return the log densities of transitions to some rows, with the points before first."""
+        return self.in_python(0)(np.array([start, stop]), points, *others)[0]
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """Say that there is a gradient of the estimates alone."""

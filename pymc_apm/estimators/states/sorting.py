@@ -27,11 +27,53 @@ MAX_BITS = 52
 BITS = 16
 """So many of them for each dimension at the most."""
 
+CROWD = 8
+"""How many numbers are in the box of a number on average, before they are merged instead."""
+
 
 @register_jitable
 def order_by_value(x: Any, keys: FloatVector) -> Any:
     """Return the order of particles by their keys alone, which are their values."""
     return np.argsort(keys, kind="mergesort")
+
+
+@register_jitable
+def order_in_boxes(x: Any, keys: FloatVector) -> Any:
+    """Return the same as :func:`order_by_value`, in less time where it is compiled.
+
+    Keys are put into as many boxes as there are of them, and then to their places by insertion.
+    That takes time in proportion to how many there are, unless they crowd in few of the boxes, as
+    where one is far away: then they are merged.
+    """
+    n = keys.size
+    least, most = np.min(keys), np.max(keys)
+    scale = (n - 1) / (most - least) if most > least else math.nan
+    if not 0.0 < scale < math.inf:  # also where a number is infinite or NaN
+        return np.argsort(keys, kind="mergesort")
+    boxes, ends = np.empty(n, np.int64), np.zeros(n + 1, np.int64)
+    crowd = 0
+    for j in range(n):
+        box = int((keys[j] - least) * scale)
+        boxes[j] = box
+        ends[box + 1] += 1
+        crowd += ends[box + 1]
+    if crowd > CROWD * n:
+        return np.argsort(keys, kind="mergesort")
+    for box in range(n):
+        ends[box + 1] += ends[box]
+    order, values = np.empty(n, np.int64), np.empty(n)
+    for j in range(n):
+        place = ends[boxes[j]]
+        ends[boxes[j]] = place + 1
+        order[place], values[place] = j, keys[j]
+    for place in range(1, n):
+        number, value = order[place], values[place]
+        other = place
+        while other > 0 and values[other - 1] > value:
+            order[other], values[other] = order[other - 1], values[other - 1]
+            other -= 1
+        order[other], values[other] = number, value
+    return order
 
 
 @register_jitable
