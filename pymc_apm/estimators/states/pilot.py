@@ -3,13 +3,14 @@
 A bootstrap filter tells about where states are. Pools of points there, by the backward recursion,
 tell their means and covariances given all data, each time better; and as a pool has a gradient, the
 mode of the posterior of the parameters is found with it. That is repeated until the guide no longer
-changes. Nothing of this need be exact: a guide that is wrong makes the estimate noisier, never
-biased.
+changes. In the end it is made wide enough for parameters all over their posterior. Nothing of this
+need be exact: a guide that is wrong makes the estimate noisier, never biased.
 """
 
+import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,9 @@ POLISH = 2
 SHIFTS = 8
 """Pools from which a guide of more than one dimension is made: one has few points with weight."""
 
+N_ABOUT = 8
+"""Parameters about the mode for which a guide is made too, so that it suits the posterior."""
+
 N_NOISE = 16
 """Estimates from which their noise is told."""
 
@@ -83,7 +87,8 @@ class Pilot(NamedTuple):
     guide : Guide
     n_points : int
     noise : float
-        The standard deviation of the log-estimate at the reference; the largest of all series.
+        The standard deviation of the log-estimate at the reference, and about it; the largest of
+        all series.
     edge : float
         The largest share of a row's weight on the outermost points in any dimension.
     effective, reached : float
@@ -117,7 +122,7 @@ def find_guide(
     search.filter(space, position)
     for round_ in range(ROUNDS):
         for _ in range(POLISH):
-            search.polish(space, position)
+            search.polish(space, [position])
         if reference is not None or position.size == 0:
             break
         position, moved = search.maximise(space, position)
@@ -126,11 +131,15 @@ def find_guide(
         if round_ == 0:  # the start was a guess
             search.filter(space, position)
     else:
-        search.polish(space, position)
+        search.polish(space, [position])
+    positions = [position]
     if reference is None and position.size:
         text = space.describe(position)
         _log.info("Reference of %s by pilot runs: %s", specification.name, text)
-    return search.finish(space, position, n_points)
+        positions += search.about(space, position)
+        for _ in range(POLISH):
+            search.polish(space, positions)
+    return search.finish(space, positions, n_points)
 
 
 class _Search:
@@ -146,8 +155,11 @@ class _Search:
         mean, chol = np.zeros((n_rows, n_dims)), np.tile(np.eye(n_dims), (n_rows, 1, 1))
         self._mean = pytensor.shared(mean, shape=mean.shape)
         self._chol = pytensor.shared(chol, shape=chol.shape)
-        # Points in the middle of their shares: at their edge one would be at infinity in each row.
-        self._u = pytensor.shared(np.full(mean.shape, 0.5 / self.n_pilot), shape=mean.shape)
+        # Not the same in each row, or paths that are far out in all of them may count. On a line
+        # points are in the middle of their shares, where none is far out.
+        is_line = n_dims == 1
+        u = np.full(mean.shape, 0.5 / self.n_pilot) if is_line else rng.random(mean.shape)
+        self._u = pytensor.shared(u, shape=mean.shape)
         self._guide = Guide(self._mean, self._chol, self.supports, tails_of(specification))
         pool = self._pool(self.n_pilot)
         gamma = grad(pool.estimates.sum(), pool.log_w)
@@ -184,21 +196,26 @@ class _Search:
         closures = [[next(values) for _ in range(size)] for size in self._sizes]
         self._set(*self._functions["filter"](*closures))
 
-    def polish(self, space: ParameterSpace, position: Position) -> None:
-        """Make the guide again from the states given all data, by a pool."""
+    def polish(self, space: ParameterSpace, positions: Sequence[Position]) -> None:
+        """Make the guide again from the states given all data, by pools.
+
+        It is about where they are with any of some parameters, the first of which are those that
+        matter: where a pool at others fails, it does without.
+        """
         if "smooth" not in self._functions:
             self._functions["smooth"] = space.function(self._smooth)
         centre = self._mean.get_value()
         (n_rows, n_dims), share = centre.shape, np.zeros(len(centre))
         means, covs = np.zeros((n_rows, n_dims)), np.zeros((n_rows, n_dims, n_dims))
-        n_made = 0
-        for number in range(1 if n_dims == 1 else SHIFTS):
-            if number:
-                self._u.set_value(self.rng.random(centre.shape))
+        n_made, n_shifts = 0, 1 if n_dims == 1 else SHIFTS
+        fixed = self._u.get_value()
+        for position, shift in itertools.product(positions, range(n_shifts)):
+            self._u.set_value(self.rng.random(centre.shape) if shift else fixed)
             states, gamma = self._functions["smooth"](position)
-            if number and not np.isfinite(gamma).all():
-                continue
+            is_first = position is positions[0] and shift == 0
             if not np.isfinite(gamma).all():
+                if not is_first:
+                    continue
                 raise EstimatorError(
                     f"The estimate of {self.specification.label} is zero, or not a number, at "
                     f"{space.describe(position)}. Give a reference, parameters with which it is "
@@ -209,8 +226,9 @@ class _Search:
             covs += np.einsum("rj,rjk,rjl->rkl", gamma, line, line)
             share += (gamma**2).sum(axis=1)
             n_made += 1
-        self._u.set_value(np.full(centre.shape, 0.5))
-        means, covs, share = means / n_made, covs / n_made, share / n_made**2
+        self._u.set_value(fixed)
+        # Of all shifts of one pool: other parameters do not make points denser.
+        means, covs, share = means / n_made, covs / n_made, share / (n_made * n_shifts)
         covs -= means[:, :, None] * means[:, None, :]
         means += centre
         # Where few points have weight, the states may be anywhere between them.
@@ -220,13 +238,17 @@ class _Search:
         covs += (doubt * spacing**2)[:, None, None] * (chol @ chol.transpose(0, 2, 1))
         self._set(means, covs)
 
+    def _posterior(self, space: ParameterSpace) -> Callable[[Position], tuple[float, Position]]:
+        if "posterior" not in self._functions:
+            self._functions["posterior"] = space.log_posterior(self.estimate)
+        posterior: Callable[[Position], tuple[float, Position]] = self._functions["posterior"]
+        return posterior
+
     def maximise(self, space: ParameterSpace, start: Position) -> tuple[Position, bool]:
         """Find parameters with the guide as it is, and say whether they are others."""
         from scipy.optimize import minimize  # takes long to import
 
-        if "posterior" not in self._functions:
-            self._functions["posterior"] = space.log_posterior(self.estimate)
-        posterior = self._functions["posterior"]
+        posterior = self._posterior(space)
         best: tuple[float, Position] = (-math.inf, start)
 
         def loss(position: Position) -> tuple[float, Position]:
@@ -246,32 +268,62 @@ class _Search:
         value, position = best
         return position, not value - before < 1.0
 
-    def finish(self, space: ParameterSpace, position: Position, n_points: int | None) -> Pilot:
-        """Choose the number of points, and measure the noise."""
+    def about(self, space: ParameterSpace, mode: Position) -> list[Position]:
+        """Draw parameters from the posterior, by its curvature at the mode.
+
+        A standard deviation is 1 at most; what the density does not depend on stays as it is.
+        """
+        posterior, step = self._posterior(space), 1e-3
+        slopes = np.array(
+            [
+                (posterior(mode - move)[1] - posterior(mode + move)[1]) / (2.0 * step)
+                for move in step * np.eye(mode.size)
+            ]
+        )
+        if not np.isfinite(slopes).all():
+            return []
+        curvatures, directions = np.linalg.eigh(0.5 * (slopes + slopes.T))
+        sds = np.where(np.abs(curvatures) < 1e-9, 0.0, 1.0 / np.sqrt(np.maximum(curvatures, 1.0)))
+        moves = (self.rng.standard_normal((N_ABOUT // 2, mode.size)) * sds) @ directions.T
+        return [*(mode + moves), *(mode - moves)]
+
+    def finish(
+        self, space: ParameterSpace, positions: Sequence[Position], n_points: int | None
+    ) -> Pilot:
+        """Choose the number of points, and measure the noise, at some parameters."""
         n_dims = self.specification.n_dims
         self._chol.set_value(self._chol.get_value() * (self.width / self.pilot_width))
         guide = self._guide._replace(mean=self._mean.get_value(), chol=self._chol.get_value())
         choices = N_POINTS.get(n_dims, N_POINTS[4]) if n_points is None else [n_points]
         for chosen in choices:
             pool = self._pool(chosen)
-            estimates = space.function([pool.estimates])
-            found = []
-            for _ in range(N_NOISE):
-                self._u.set_value(self.rng.random(self._u.get_value().shape))
-                found.append(estimates(position)[0])
-            noise = float(np.std(found, axis=0).max())
+            noise = self._noise(space.function([pool.estimates]), positions)
             if noise < LOW_NOISE:
                 break
         drawn = draw_from(pool, pt.as_tensor_variable(self.rng.random(len(guide.mean))))
         gamma = grad(pool.estimates.sum(), pool.log_w)
         outputs = [gamma, drawn.effective, drawn.reached]
-        gamma, effective, reached = space.function(outputs)(position)
+        gamma, effective, reached = space.function(outputs)(positions[0])
         places = (lattice(chosen, n_dims) + self._u.get_value()[:, None]) % 1.0
         is_outer = (np.abs(places - 0.5) > 0.5 - 1.0 / chosen).any(axis=2)
         edge = float((gamma * is_outer).sum(axis=1).max())
         pilot = Pilot(guide, chosen, noise, edge, float(effective.min()), float(reached.min()))
         _warn(self.specification, pilot)
         return pilot
+
+    def _noise(self, estimates: Callable[..., Any], positions: Sequence[Position]) -> float:
+        """Return the standard deviation of estimates: the root mean square over parameters."""
+        variances = []
+        for position in positions:
+            found = []
+            for _ in range(N_NOISE):
+                self._u.set_value(self.rng.random(self._u.get_value().shape))
+                found.append(estimates(position)[0])
+            if np.isfinite(found).all():
+                variances.append(np.var(found, axis=0))
+            elif position is positions[0]:
+                return math.inf
+        return float(np.sqrt(np.mean(variances, axis=0)).max())
 
 
 def _warn(specification: Specification, pilot: Pilot) -> None:
