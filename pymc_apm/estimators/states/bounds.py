@@ -126,8 +126,8 @@ def _known(specification: Specification) -> TensorVariable | None:
     if specification.gives_log_density or not all(map(_is_probability, part.results.values())):
         return None
     total = pt.zeros(n_rows)
-    for name, result in part.results.items():
-        data = filled(specification.label, specification.data[name], True)
+    for name, array in specification.data.items():
+        data = filled(specification.label, array, True)
         size = np.abs(data.values).reshape(n_rows, -1).sum(axis=1)
         total += ROUNDING[0] + ROUNDING[1] * size
         value = pt.tensor(name, dtype="int64", shape=data.values.shape[1:])
@@ -139,7 +139,6 @@ def _known(specification: Specification) -> TensorVariable | None:
         (made,) = attached(vectorise([largest], replace), part.closure)
         made = pt.switch(data.is_observed, made, 0.0)
         total += pt.sum(made, axis=-1) if value.type.ndim else made
-        assert result.type.ndim == value.type.ndim
     return total
 
 
@@ -159,13 +158,10 @@ def _largest(
 ) -> Iterator[TensorVariable]:
     """Return the largest log densities that a draw can have, those that depend on no state."""
     result = part.results[name]
-    op: Any = result.owner.op
-    if not isinstance(op, tuple(LARGEST)) or not part.depends_on_no_other(name):
-        return
+    kinds = [kind for kind in LARGEST if isinstance(result.owner.op, kind)]
     states = {part.arguments.get(state.name) for state in specification.states}
-    parameters = op.dist_params(result.owner)
-    for kind, best in LARGEST.items():
-        for draw in best(value, *parameters) if isinstance(op, kind) else ():
+    for kind in kinds if part.depends_on_no_other(name) else ():
+        for draw in LARGEST[kind](value, *result.owner.op.dist_params(result.owner)):
             (made,) = without_checks([pm.logp(draw, value)])
             if states.isdisjoint(ancestors([made])):
                 # Where nothing was counted, some distributions refuse what makes that certain.
