@@ -6,7 +6,8 @@ prints, for stochastic volatility on the exchange rates that come with the packa
 (GBP against USD, 750 days): effective draws per second of ``pm.sample()`` without options, of NUTS
 on parameters and states together, and of particle marginal Metropolis-Hastings by ``particles``,
 which is given a good proposal; then how they depend on the length of a series, and the noise of the
-estimate in one to five dimensions; last, what goes wrong where u is not a part of the chain.
+estimate in one to five dimensions; what goes wrong where u is not a part of the chain; last, what
+particle filters save by stopping early.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import arviz as az
 import numpy as np
@@ -22,6 +24,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 import pymc_apm as apm
+from pymc_apm.estimators.states.particle_op import ParticleFilter
 
 OPTIONS = {"chains": 1, "cores": 1, "random_seed": 1, "progressbar": False}
 QUIET = {"compute_convergence_checks": False}
@@ -299,6 +302,94 @@ def wrong() -> None:
         errors("u fixed for the whole chain", exact, {p: chain[p][None, 1000:] for p in exact})
 
 
+# What particle filters save by stopping early
+
+
+def moving_rate(n_rows: int, **options: Any) -> pm.Model:
+    rng = np.random.default_rng(1)
+    x, y = 0.0, np.empty(n_rows)
+    for t in range(n_rows):
+        x = 0.9 * x + 0.3 * rng.normal()
+        y[t] = rng.poisson(np.exp(2 + x))
+    with pm.Model() as model:
+        c, a, s = pm.Normal("c", 2, 1), pm.Uniform("a", 0, 1), pm.HalfNormal("s", 1)
+        apm.estimators.state_space(
+            "y",
+            y,
+            initial=pm.Normal.dist(0, s / pt.sqrt(1 - a**2)),
+            transition=lambda x: pm.Normal.dist(a * x, s),
+            observation=lambda x: pm.Poisson.dist(pt.exp(c + x)),
+            method="particles",
+            **options,
+        )
+    return model
+
+
+def outbreak(**options: Any) -> pm.Model:
+    rng = np.random.default_rng(3)
+    population, susceptible, infected = 763, 760, 3
+    cases = np.full(30, np.nan)
+    for day in range(1, 30):
+        new = rng.binomial(susceptible, 1 - np.exp(-1.2 * infected / population))
+        gone = rng.binomial(infected, 1 - np.exp(-0.5))
+        susceptible, infected = susceptible - new, infected + new - gone
+        cases[day] = rng.poisson(0.7 * new + 0.1)
+    with pm.Model() as model:
+        beta, gamma = pm.LogNormal("beta", 0, 0.5), pm.LogNormal("gamma", -0.7, 0.5)
+        share = pm.Beta("share", 4, 4)
+
+        def transition(S: Any, I: Any, new: Any, dt: Any) -> Any:  # noqa: E741
+            infected = pm.Binomial.dist(S, 1 - pt.exp(-beta * I / population * dt))
+            recovered = pm.Binomial.dist(I, 1 - pt.exp(-gamma * dt))
+            return {"S": S - infected, "I": I + infected - recovered, "new": new + infected}
+
+        apm.estimators.state_space(
+            "cases",
+            cases,
+            initial={"S": 760, "I": 3, "new": 0},
+            transition=transition,
+            observation=lambda new: pm.Poisson.dist(share * new + 0.1),
+            substeps=2,
+            accumulate="new",
+            sort_by=lambda I: I,  # noqa: E741
+            **options,
+        )
+    return model
+
+
+def early() -> None:
+    makers: dict[str, Callable[..., pm.Model]] = {
+        "counts, 100 rows": lambda **options: moving_rate(100, **options),
+        "counts, 1000 rows": lambda **options: moving_rate(1000, **options),
+        "epidemic, 30 rows": outbreak,
+    }
+    numbers: list[int] = []
+    run_rows = ParticleFilter.run_rows
+
+    def counted(*arguments: Any) -> Any:
+        made = run_rows(*arguments)
+        numbers.append(made[0].n_times)
+        return made
+
+    for name, make in makers.items():
+        rows, seconds = {}, {}
+        for choice in (False, "check", True):
+            with make(early_exit=choice), patch.object(ParticleFilter, "run_rows", counted):
+                pm.sample(5, tune=5, **OPTIONS, **QUIET)  # what is compiled is kept
+                for tune, draws in ((300, 1), (300, 301)):
+                    numbers.clear()
+                    began = time.process_time()
+                    pm.sample(draws, tune=tune, **OPTIONS, **QUIET)
+                    seconds[choice, draws] = time.process_time() - began
+                    rows[choice, draws] = sum(numbers)
+        text = ""
+        for stage, draws in (("tuning", 1), ("tuning and draws", 301)):
+            part = rows[True, draws] / rows["check", draws]
+            spent = seconds[True, draws] / seconds[False, draws]
+            text += f"  {stage}: {part:.2f} of the rows, {spent:.2f} of the time;"
+        print(f"{name:18} {text}", flush=True)
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "pool": pool,
     "joint": joint,
@@ -306,6 +397,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "length": length,
     "dimensions": dimensions,
     "wrong": wrong,
+    "early": early,
 }
 
 if __name__ == "__main__":

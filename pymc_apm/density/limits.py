@@ -65,11 +65,16 @@ def find_limits(terms: Sequence[Variable], others: Sequence[Variable]) -> list[C
     if not any(isinstance(limit, Constant) for limit in found):
         return []
     above = [set(ancestors([variable])) for variable in (*terms, *others)]
-    return [
-        limit
-        for limit in found
-        if isinstance(limit, Constant) and sum(limit in variables for variables in above) == 1
-    ]
+
+    def is_one(limit: Variable | None) -> bool:
+        containing = [variables for variables in above if limit in variables]
+        return (
+            isinstance(limit, Constant)
+            and len(containing) == 1
+            and _is_no_other(limit, *containing)
+        )
+
+    return [limit for limit in found if is_one(limit)]
 
 
 def limit_at(
@@ -112,6 +117,16 @@ def _limit_of(term: Variable) -> Variable | None:
         term = term.owner.inputs[0]
     place = getattr(term.owner.op, "limit_input", None) if term.owner is not None else None
     return None if place is None else term.owner.inputs[place]
+
+
+def _is_no_other(limit: Variable, variables: Iterable[Variable]) -> bool:
+    """Say whether a constant is nothing but a limit: equal ones may have been put together."""
+    nodes = {variable.owner for variable in variables if variable.owner is not None}
+    return all(
+        source is not limit or place == getattr(node.op, "limit_input", math.nan) % len(node.inputs)
+        for node in nodes
+        for place, source in enumerate(node.inputs)
+    )
 
 
 def _hands_on(op: Op) -> bool:

@@ -214,6 +214,7 @@ def start(model: pm.Model) -> tuple[Target, Any]:
 def test_what_is_above_the_height_is_what_it_is(make: str, rows: list[int]) -> None:
     target, evaluation = start(MODELS[make]())
     assert len(target.limits) == 1 + (make == "two")
+    assert ("y_u" in target.factors) == (make == "panel")
     rng = np.random.default_rng(9)
     for name in target.inputs:
         if name == ":rest":
