@@ -376,14 +376,14 @@ def early() -> None:
         for choice in (False, "check", True):
             with make(early_exit=choice), patch.object(ParticleFilter, "run_rows", counted):
                 pm.sample(5, tune=5, **OPTIONS, **QUIET)  # what is compiled is kept
-                for tune, draws in ((300, 1), (300, 301)):
+                for tune, draws in ((150, 1), (150, 151)):
                     numbers.clear()
                     began = time.process_time()
                     pm.sample(draws, tune=tune, **OPTIONS, **QUIET)
                     seconds[choice, draws] = time.process_time() - began
                     rows[choice, draws] = sum(numbers)
         text = ""
-        for stage, draws in (("tuning", 1), ("tuning and draws", 301)):
+        for stage, draws in (("tuning", 1), ("tuning and draws", 151)):
             part = rows[True, draws] / rows["check", draws]
             spent = seconds[True, draws] / seconds[False, draws]
             text += f"  {stage}: {part:.2f} of the rows, {spent:.2f} of the time;"

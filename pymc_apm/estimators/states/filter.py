@@ -100,8 +100,8 @@ class Filtered(NamedTuple):
     n_times : int
         How many times were computed: fewer than T if the estimate is zero, or is not to be had.
     is_above : bool
-        Whether a weight of the last of these is above its bound, which then is none; the first
-        attribute is then the log of that weight.
+        Whether weights of the last of these are above their bound, which then is none; the first
+        attribute is then the log of the largest one, or of their mean.
     """
 
     log_estimate: float
@@ -124,21 +124,24 @@ class Bounds(NamedTuple):
         Upper bounds of what is added to the log of the estimate after each time.
     limit : float
         An estimate whose log is below this may as well be zero.
+    is_strict : bool
+        Whether to compare each weight with its bound; their mean, which is what matters, if not.
     """
 
     each: FloatVector
     later: FloatVector
     limit: float
+    is_strict: bool
 
     def less(self, done: float) -> "Bounds":
         """Return them where some of the log of the estimate is known."""
-        return Bounds(self.each, self.later, self.limit - done)
+        return self._replace(limit=self.limit - done)
 
 
 @register_jitable
 def no_bounds() -> Bounds:
     """Return that nothing is known, and nothing wanted."""
-    return Bounds(np.zeros(0), np.zeros(0), -math.inf)
+    return Bounds(np.zeros(0), np.zeros(0), -math.inf, False)
 
 
 @register_jitable
@@ -272,16 +275,17 @@ def make_piece(
                     kept, kept_logs = np.zeros((n_times, x.shape[0], n)), np.zeros((n_times, n))
                     ancestors = np.zeros((n_times, n), np.int64)
                 kept[t], kept_logs[t], ancestors[t] = x, logs, chosen[places]
-            largest = np.max(logs) if is_bounded else 0.0
-            if is_bounded and largest > bounds.each[t]:
-                filtered = Filtered(largest, kept, kept_logs, log_means, ancestors, t + 1, True)
-                return filtered, Before(x, ahead, math.nan, 0.0, False)
             goes_on = t + 1 < len(data)
             if goes_on:
                 eta = lookahead(x, data[t + 1], args)
                 logs = logs + eta
             weights, log_mean = weigh(logs)
             log_means[t] = log_mean
+            if is_bounded:
+                largest = np.max(logs) if bounds.is_strict else log_mean
+                if largest > bounds.each[t]:
+                    filtered = Filtered(largest, kept, kept_logs, log_means, ancestors, t + 1, True)
+                    return filtered, Before(x, ahead, math.nan, 0.0, False)
             if not (-math.inf < log_mean < math.inf):
                 filtered = Filtered(log_mean, kept, kept_logs, log_means, ancestors, t + 1, False)
                 return filtered, Before(x, ahead, log_mean, 0.0, False)

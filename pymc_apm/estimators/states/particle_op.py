@@ -185,24 +185,23 @@ class ParticleFilter(Op):
         if not given:
             return args, no_bounds()
         each, limit = np.ascontiguousarray(given[0]), float(given[1])
-        return args, Bounds(each, np.append(np.cumsum(each[:0:-1])[::-1], 0.0), limit)
+        later = np.append(np.cumsum(each[:0:-1])[::-1], 0.0)
+        return args, Bounds(each, later, limit, self.options.bounds == "check")
 
     def run_rows(
         self, start: int, own: Any, rows: Any, args: Any, keeps: bool, before: Any, bounds: Bounds
     ) -> tuple[Filtered, Before]:
         """Run the filter of some rows, with the bounds of all; an error says if one is none."""
         ours = slice(start, start + len(own))
-        each, later, limit = bounds
-        made = self.engine.piece(
-            own, rows, args, keeps, before, Bounds(each[ours], later[ours], limit)
-        )
+        own_bounds = bounds._replace(each=bounds.each[ours], later=bounds.later[ours])
+        made = self.engine.piece(own, rows, args, keeps, before, own_bounds)
         if made[0].is_above:
             number = start + made[0].n_times - 1
             row = number if self.options.order is None else self.options.order[number]
             raise EstimatorError(
-                f"The log density of row {row} of the data is {made[0].log_estimate:.6g} at one of "
-                f"the particles, above its bound, {each[number]:.6g}, with which estimates stop "
-                f"early: give another bound= of state_space, or early_exit=False. "
+                f"The log density of row {row} of the data is at least {made[0].log_estimate:.6g} "
+                f"at one of the particles, above its bound, {bounds.each[number]:.6g}, by which "
+                "estimates stop early: give another bound= of state_space, or early_exit=False. "
                 f"{see('particles')}"
             )
         return made
