@@ -7,7 +7,8 @@ prints, for stochastic volatility on the exchange rates that come with the packa
 on parameters and states together, and of particle marginal Metropolis-Hastings by ``particles``,
 which is given a good proposal; then how they depend on the length of a series, and the noise of the
 estimate in one to five dimensions; what a gradient takes beside a value, and a particle filter
-beside one that is written by hand; last, what goes wrong where u is not a part of the chain.
+beside one that is written by hand; what goes wrong where u is not a part of the chain; last, what
+particle filters save by stopping early.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import arviz as az
 import numpy as np
@@ -25,6 +27,7 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
 
 import pymc_apm as apm
+from pymc_apm.estimators.states.particle_op import ParticleFilter
 
 OPTIONS = {"chains": 1, "cores": 1, "random_seed": 1, "progressbar": False}
 QUIET = {"compute_convergence_checks": False}
@@ -465,6 +468,87 @@ def wrong() -> None:
         errors("u fixed for the whole chain", exact, {p: chain[p][None, 1000:] for p in exact})
 
 
+# What particle filters save by stopping early
+
+
+def moving_rate(n_rows: int, **options: Any) -> pm.Model:
+    rng = np.random.default_rng(1)
+    x, y = 0.0, np.empty(n_rows)
+    for t in range(n_rows):
+        x = 0.9 * x + 0.3 * rng.normal()
+        y[t] = rng.poisson(np.exp(2 + x))
+    with pm.Model() as model:
+        c, a, s = pm.Normal("c", 2, 1), pm.Uniform("a", 0, 1), pm.HalfNormal("s", 1)
+        apm.estimators.state_space(
+            "y",
+            y,
+            initial=pm.Normal.dist(0, s / pt.sqrt(1 - a**2)),
+            transition=lambda x: pm.Normal.dist(a * x, s),
+            observation=lambda x: pm.Poisson.dist(pt.exp(c + x)),
+            method="particles",
+            **options,
+        )
+    return model
+
+
+def outbreak(**options: Any) -> pm.Model:
+    rng = np.random.default_rng(3)
+    population, susceptible, infected = 763, 760, 3
+    cases = np.full(30, np.nan)
+    for day in range(1, 30):
+        new = rng.binomial(susceptible, 1 - np.exp(-1.2 * infected / population))
+        gone = rng.binomial(infected, 1 - np.exp(-0.5))
+        susceptible, infected = susceptible - new, infected + new - gone
+        cases[day] = rng.poisson(0.7 * new + 0.1)
+    with pm.Model() as model:
+        beta, gamma = pm.LogNormal("beta", 0, 0.5), pm.LogNormal("gamma", -0.7, 0.5)
+        share = pm.Beta("share", 4, 4)
+
+        def transition(S: Any, I: Any, new: Any, dt: Any) -> Any:  # noqa: E741
+            infected = pm.Binomial.dist(S, 1 - pt.exp(-beta * I / population * dt))
+            recovered = pm.Binomial.dist(I, 1 - pt.exp(-gamma * dt))
+            return {"S": S - infected, "I": I + infected - recovered, "new": new + infected}
+
+        apm.estimators.state_space(
+            "cases",
+            cases,
+            initial={"S": 760, "I": 3, "new": 0},
+            transition=transition,
+            observation=lambda new: pm.Poisson.dist(share * new + 0.1),
+            substeps=2,
+            accumulate="new",
+            sort_by=lambda I: I,  # noqa: E741
+            **options,
+        )
+    return model
+
+
+def early() -> None:
+    makers: dict[str, Callable[..., pm.Model]] = {
+        "counts, 20 rows": lambda **options: moving_rate(20, **options),
+        "counts, 100 rows": lambda **options: moving_rate(100, **options),
+        "epidemic, 30 rows": outbreak,
+    }
+    numbers: list[int] = []  # rows of each run of a filter: clocks say less
+    run_rows = ParticleFilter.run_rows
+
+    def counted(*arguments: Any) -> Any:
+        made = run_rows(*arguments)
+        numbers.append(made[0].n_times)
+        return made
+
+    for name, make in makers.items():
+        rows = {}
+        for choice in ("check", True):  # all rows, and those up to where it stops
+            with make(early_exit=choice), patch.object(ParticleFilter, "run_rows", counted):
+                for draws in (1, 201):
+                    numbers.clear()
+                    pm.sample(draws, tune=200, **OPTIONS, **QUIET)
+                    rows[choice, draws] = sum(numbers)
+        tuning, all_draws = (rows[True, draws] / rows["check", draws] for draws in (1, 201))
+        print(f"{name:18} {tuning:.3f} of the rows in tuning, {all_draws:.3f} of all", flush=True)
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "pool": pool,
     "joint": joint,
@@ -475,6 +559,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "gradient": gradient,
     "filter": filters,
     "wrong": wrong,
+    "early": early,
 }
 
 if __name__ == "__main__":

@@ -65,6 +65,9 @@ class Evaluation(NamedTuple):
         The other parts of it: the prior, and the likelihood of observed variables.
     cost : Cost
         What it took to compute this.
+    log_height : float
+        What the log density at the next point has to exceed to be of use, where a kernel says so;
+        see :func:`reaching`.
     """
 
     values: tuple[Any, ...]
@@ -73,11 +76,21 @@ class Evaluation(NamedTuple):
     log_prior: float
     log_exact: float
     cost: Cost
+    log_height: float = -math.inf
 
 
 def cost_of(memo: Any) -> Cost:
     """Return the cost of the evaluation that a memo stems from; one estimate if it is not known."""
     return getattr(memo, "cost", ONE_EVALUATION)
+
+
+def reaching(memo: Any, log_height: float) -> Any:
+    """Return a memo that lets the log density be ``-inf`` wherever it is not above a height.
+
+    So an estimator may stop where it cannot get there. This is for updates to which all that is
+    below the height is the same, as it is to slice sampling.
+    """
+    return memo._replace(log_height=log_height) if isinstance(memo, Evaluation) else memo
 
 
 class State(NamedTuple):
@@ -91,7 +104,8 @@ class State(NamedTuple):
         The log density at ``position``, as it was computed when the chain came here.
     memo : object
         What the log density wants to keep of that computation, an :class:`Evaluation` as a rule.
-        Kernels hand it on; of its content they add up the cost alone.
+        Kernels hand it on; of its content they add up the cost alone, and slice updates put the
+        height into it.
     """
 
     position: Any

@@ -60,7 +60,8 @@ def updating_factors(
         values = merge(old.values, new.values, has_moved)
         estimate = log_estimate(values)
         log_density = old.log_prior + old.log_exact + estimate
-        return Evaluation(values, log_density, estimate, old.log_prior, old.log_exact, new.cost)
+        prior, exact = old.log_prior, old.log_exact
+        return Evaluation(values, log_density, estimate, prior, exact, new.cost, -np.inf)
 
     def update_u(rng: np.random.Generator, evaluation: Evaluation) -> tuple[Evaluation, Report]:
         values = evaluation.values

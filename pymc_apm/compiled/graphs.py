@@ -175,7 +175,7 @@ class Densities:
         """Return arguments of the types that :meth:`to_numba` returns."""
         variables = [*self._variables, *self.data]
         values = [_as_type(np.zeros((1,) * v.type.ndim), v) for v in variables]
-        return Evaluation(tuple(values), 0.0, 0.0, 0.0, 0.0, FREE)
+        return Evaluation(tuple(values), 0.0, 0.0, 0.0, 0.0, FREE, -math.inf)
 
     def from_numba(self, evaluation: Evaluation) -> Evaluation:
         """Return an evaluation of the target from what compiled code returned."""

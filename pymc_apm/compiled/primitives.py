@@ -29,6 +29,7 @@ from pymc_apm.kernels import (
 
 PRIMITIVES = (
     types.cost_of,
+    types.reaching,
     types.summed,
     linear.product,
     linear.length,
@@ -61,6 +62,14 @@ def _cost_of(memo: Any) -> Any:
         return memo.cost
 
     return cost_of
+
+
+@overload(types.reaching, jit_options=_inlined)
+def _reaching(memo: Any, log_height: Any) -> Any:
+    def reaching(memo: Any, log_height: Any) -> Any:
+        return memo  # what can stop is an op in Python, with which nothing is compiled
+
+    return reaching
 
 
 @overload(types.summed, jit_options=_inlined)

@@ -42,7 +42,7 @@ def make_density(
     def density(position: Any, evaluation: Evaluation) -> tuple[float, Evaluation]:
         log_prior, before = prior(position, evaluation)
         if not log_prior > -inf:
-            nothing = Evaluation(evaluation.values, -inf, -inf, -inf, -inf, FREE)
+            nothing = Evaluation(evaluation.values, -inf, -inf, -inf, -inf, FREE, -inf)
             return -inf, nothing
         log_exact, log_estimate, n_cubic, values = others(before)
         log_density = log_prior + log_exact + log_estimate
@@ -55,7 +55,7 @@ def make_density(
                 log_estimate = -inf
             log_density = -inf
         return log_density, Evaluation(
-            values, log_density, log_estimate, log_prior, log_exact, cost
+            values, log_density, log_estimate, log_prior, log_exact, cost, -inf
         )
 
     return density

@@ -73,7 +73,7 @@ class Stage(NamedTuple):
     depends_on : frozenset of str
         The inputs of the density that it depends on.
     inputs : tuple of Variable
-        Inputs of the density, and exports of earlier stages.
+        Inputs of the density, exports of earlier stages, and limits.
     exports : tuple of Variable
         What later stages need.
     sums : dict
@@ -104,7 +104,10 @@ class _Key(NamedTuple):
 
 
 def cut(
-    terms: Sequence[Term], inputs: Mapping[str, Variable], reports: Sequence[Variable] = ()
+    terms: Sequence[Term],
+    inputs: Mapping[str, Variable],
+    reports: Sequence[Variable] = (),
+    limits: Iterable[Variable] = (),
 ) -> tuple[list[Stage], list[Variable]]:
     """Cut the graph of some terms into stages, in an order in which they can run.
 
@@ -117,6 +120,8 @@ def cut(
         nothing else is computed when a chain starts.
     reports : sequence of Variable
         What else to export, for whoever wants to know it.
+    limits : iterable of Variable
+        Inputs of stages by which nothing is cut.
 
     Returns
     -------
@@ -152,7 +157,7 @@ def cut(
     needed: dict[_Key, dict[Variable, None]] = {key: {} for key in keys}
     for report in reports:
         needed[stage_of(report)][report] = None
-    input_variables = set(inputs.values())
+    input_variables = {*inputs.values(), *limits}
     stages = []
     for key in reversed(keys):
         exports = tuple(needed[key])

@@ -22,6 +22,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import graph_inputs
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import compile_function, get_shared
 from pymc_apm.black_box import black_boxes_in, nodes_between, used_numbers
@@ -29,6 +30,7 @@ from pymc_apm.claims import declared_axes, flags_in
 from pymc_apm.density.evaluate import make_density
 from pymc_apm.density.factors import Factors, find_factors, unsummed
 from pymc_apm.density.layout import Layout
+from pymc_apm.density.limits import NO_LIMIT, Limit, find_limits, less, limit_at, new_limits
 from pymc_apm.density.own_updates import find_own_updates
 from pymc_apm.density.staging import Stage, Term, TermKind, cut
 from pymc_apm.errors import EstimatorError, add_context, describe_value, see
@@ -151,6 +153,8 @@ class Target:
         By the name of the randomness, the node of an op that can refresh it, where there is one.
     n_fixed : int
         How many random numbers there are in arrays of fixed shape.
+    limits : list of Limit
+        The estimates that may stop where they cannot reach a limit.
     has_signs : bool
         Whether an estimate may be negative.
     has_approximation : bool
@@ -202,16 +206,20 @@ class Target:
         self.data = [
             variable for variable in graph_inputs(values) if isinstance(variable, SharedVariable)
         ]
+        us = {u.name: self.inputs[u.name] for u in self.randomness}
+        self.own_updates = find_own_updates(values[: len(logps)], us)
+        limits = new_limits(find_limits(values[: len(logps)], values[len(logps) :]))
+        if limits:
+            values = clone_replace(values, replace=limits)
         terms = self._terms(kinds, values[: len(logps)])
         terms += [
             Term("sign", unmultiplied(sign), self._as_declared(values[number]))
             for sign, number in zip(values[n_before_signs:], signed.values(), strict=True)
         ]
         self.has_signs = bool(signed)
-        us = {u.name: self.inputs[u.name] for u in self.randomness}
-        self.own_updates = find_own_updates(values[: len(logps)], us)
-        stages, reports = cut(terms, self.inputs, values[len(logps) : n_before_signs])
-        place_of = self._give_places(stages)
+        reports = values[len(logps) : n_before_signs]
+        stages, reports = cut(terms, self.inputs, reports, limits.values())
+        place_of = self._give_places(stages, list(limits.values()))
         self._find_factors()
         self._compile_kwargs = compile_kwargs or {}
         self._calls = [
@@ -382,9 +390,13 @@ class Target:
                 "data."
             )
 
-    def _give_places(self, stages: Sequence[Stage]) -> dict[Variable, int]:
+    def _give_places(
+        self, stages: Sequence[Stage], limits: Sequence[TensorVariable]
+    ) -> dict[Variable, int]:
         """Give all that the stages compute a place among an evaluation's values."""
         place_of = {variable: self.places[name] for name, variable in self.inputs.items()}
+        place_of |= {limit: len(place_of) + number for number, limit in enumerate(limits)}
+        self._limit_places = [place_of[limit] for limit in limits]
         n_values = len(place_of)
         kinds: tuple[TermKind, ...] = ("prior", "exact", "estimate", "sign")
         self.sums: dict[TermKind, list[int]] = {kind: [] for kind in kinds}
@@ -404,6 +416,9 @@ class Target:
             self.stages.append(PlacedStage(stage, takes, tuple(outputs)))
         self._terms_and_signs = {*self.sums["estimate"], *self.sums["sign"]}
         self._n_values = n_values
+        placed_stages = [(placed.stage, placed.outputs) for placed in self.stages]
+        found = [limit_at(limit, place_of[limit], placed_stages) for limit in limits]
+        self.limits = [limit for limit in found if limit is not None]
         return place_of
 
     def compile(self) -> None:
@@ -413,8 +428,10 @@ class Target:
 
     def start(self, values: Mapping[str, FloatVector]) -> Evaluation:
         """Evaluate from scratch, given the value of every input."""
-        known = (*[None] * self._n_values, *self.constants)
-        nothing = Evaluation(known, 0.0, 0.0, 0.0, 0.0, FREE)
+        known: list[Any] = [*[None] * self._n_values, *self.constants]
+        for place in self._limit_places:
+            known[place] = NO_LIMIT
+        nothing = Evaluation(tuple(known), 0.0, 0.0, 0.0, 0.0, FREE)
         _, evaluation = self.along(*self.inputs)(tuple(values[n] for n in self.inputs), nothing)
         return evaluation
 
@@ -442,11 +459,17 @@ class Target:
         """
         plan = self.plan(*names)
         prior_calls = [self._calls[number] for number in plan.prior]
-        other_calls = [self._calls[number] for number in plan.others]
+        limit = self._limit_of(plan)
+        last = frozenset() if limit is None else limit.stages
+        other_calls = [self._calls[number] for number in plan.others if number not in last]
+        last_calls = [self._calls[number] for number in plan.others if number in last]
         cubic = [place for number in plan.others for place in self.stages[number].outputs]
         cubic = [place for place in cubic if place in self._cubic_places]
         sums, places = self.sums, plan.places
         exact, estimate = sums["exact"], sums["estimate"]
+        others_known = [
+            place for place in (*exact, *estimate) if limit is None or place != limit.estimate
+        ]
         place = places[0] if len(places) == 1 else None
 
         def prior(position: Any, evaluation: Evaluation) -> tuple[float, list[Any]]:
@@ -456,13 +479,21 @@ class Target:
             else:
                 for number, value in zip(places, position, strict=True):
                     values[number] = value
-            if not prior_calls:
-                return evaluation.log_prior, values
-            self._run(prior_calls, values)
-            return self._sum_at(sums["prior"], values), values
+            log_prior = evaluation.log_prior
+            if prior_calls:
+                self._run(prior_calls, values)
+                log_prior = self._sum_at(sums["prior"], values)
+            if limit is not None:
+                values[limit.place] = less(evaluation.log_height, log_prior)
+            return log_prior, values
 
         def others(values: list[Any]) -> tuple[float, float, int, tuple[Any, ...]]:
             self._run(other_calls, values)
+            if limit is not None:
+                to_reach = less(values[limit.place], self._sum_at(others_known, values))
+                values[limit.place] = np.array(to_reach)
+                self._run(last_calls, values)
+                values[limit.place] = NO_LIMIT
             log_estimate = self._sum_at(estimate, values)
             if log_estimate == math.inf:
                 raise EstimatorError(
@@ -476,6 +507,15 @@ class Target:
 
         return make_density(prior, others, plan.computes_estimate, plan.changes_theta)
 
+    def _limit_of(self, plan: Plan) -> Limit | None:
+        """Return the limit of the last estimate to compute, if that can stop.
+
+        It is computed when all other terms are known. Of several that can stop the last one does.
+        """
+        computed = {place for number in plan.others for place in self.stages[number].outputs}
+        found = [limit for limit in self.limits if limit.estimate in computed]
+        return found[-1] if found else None
+
     def approximately_along(self, *names: str) -> LogDensity:
         """Return a density with all estimates replaced by their deterministic approximations.
 
@@ -484,7 +524,8 @@ class Target:
         density = self.along(*names)
 
         def approximate(position: Any, evaluation: Evaluation) -> tuple[float, Evaluation]:
-            _, new = density(position, evaluation)
+            # A height is for what this returns.
+            _, new = density(position, evaluation._replace(log_height=-math.inf))
             return self.approximate_log_density(new), new
 
         return approximate

@@ -16,7 +16,7 @@ from pymc_apm.kernels.draws import draw_normal
 from pymc_apm.kernels.elliptical import ellipse
 from pymc_apm.kernels.linear import length, product, solved
 from pymc_apm.kernels.slice import MAX_SHRINKS, SliceInfo
-from pymc_apm.types import FREE, FloatVector, LogDensity, State, cost_of, plus
+from pymc_apm.types import FREE, FloatVector, LogDensity, State, cost_of, plus, reaching
 
 
 def elliptical_t_slice(
@@ -59,9 +59,10 @@ def elliptical_t_slice(
     for attempt in range(1, MAX_SHRINKS + 1):
         there = ellipse(here, direction, angle)
         position = mean + product(cholesky, there)
-        value, memo = log_density(position, state.memo)
+        over_t = exponent * math.log1p(length(there) ** 2 / dof)
+        value, memo = log_density(position, reaching(state.memo, log_height - over_t))
         cost = plus(cost, cost_of(memo))
-        if value + exponent * math.log1p(length(there) ** 2 / dof) > log_height:
+        if value + over_t > log_height:
             return State(position, value, memo), SliceInfo(True, attempt, 0, angle, cost, 1.0)
         if angle < 0.0:
             lower = angle

@@ -16,7 +16,7 @@ import numpy as np
 
 from pymc_apm.kernels.draws import draw_normal
 from pymc_apm.kernels.linear import length, product
-from pymc_apm.types import FREE, Cost, FloatVector, LogDensity, State, cost_of, plus
+from pymc_apm.types import FREE, Cost, FloatVector, LogDensity, State, cost_of, plus, reaching
 
 Path: TypeAlias = Callable[[FloatVector, FloatVector, float], FloatVector]
 """``path(position, direction, z)`` is the position at ``z``; 0 is here."""
@@ -109,10 +109,10 @@ def shrink(
     info : SliceInfo
     """
     z = proposal
-    cost = FREE
+    cost, here = FREE, reaching(state.memo, log_height)
     for attempt in range(1, MAX_SHRINKS + 1):
         position = path(state.position, direction, z)
-        value, memo = log_density(position, state.memo)
+        value, memo = log_density(position, here)
         cost = cost_of(memo) if attempt == 1 else plus(cost, cost_of(memo))
         if value > log_height:
             moved = attempt == 1 or differ(position, state.position)
@@ -160,12 +160,12 @@ def linear_slice(
     lower = -width * rng.random()
     upper = lower + width
     n_step_out = 0
-    cost = FREE
+    cost, here = FREE, reaching(state.memo, log_height)
     if max_step_out > 0:
         steps_below = math.floor(max_step_out * rng.random())
         steps_above = max_step_out - 1 - steps_below
         while steps_below > 0:
-            value, memo = log_density(line(state.position, direction, lower), state.memo)
+            value, memo = log_density(line(state.position, direction, lower), here)
             cost = plus(cost, cost_of(memo))
             n_step_out += 1
             if not value > log_height:
@@ -173,7 +173,7 @@ def linear_slice(
             lower -= width
             steps_below -= 1
         while steps_above > 0:
-            value, memo = log_density(line(state.position, direction, upper), state.memo)
+            value, memo = log_density(line(state.position, direction, upper), here)
             cost = plus(cost, cost_of(memo))
             n_step_out += 1
             if not value > log_height:

@@ -84,6 +84,8 @@ def evaluation_with_a_cost(rng, dim):
 
 INPUTS = {
     types.cost_of: evaluation_with_a_cost,
+    # Of what kernels may be given here, the memo that no height goes into.
+    types.reaching: lambda rng, dim: (types.Cost(*rng.integers(9, size=4).tolist()), 0.5),
     linear.product: lambda rng, dim: (rng.standard_normal((dim, 3)), rng.standard_normal(3)),
     linear.solved: lambda rng, dim: (
         np.tril(rng.standard_normal((dim, dim))) + 3.0 * np.eye(dim),

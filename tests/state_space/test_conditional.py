@@ -77,7 +77,8 @@ def compiled():
                 elif slots[t] >= 0.0:
                     uniforms[t, 1] = slots[t]
             fresh = rng.standard_normal(us[i].shape)
-            _, states, log_weights, _, _ = run(us[i], data, args, True)
+            filtered = run(us[i], data, args, True)
+            states, log_weights = filtered.states, filtered.log_weights
             refreshed = refresh(states, log_weights, fresh, uniforms, data, args)
             new[i], paths[i] = refreshed.u, refreshed.path[:, 0]
             n_moved += int(refreshed.has_moved)

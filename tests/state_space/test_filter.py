@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from pymc_apm.estimators.states.filter import ParticleModel, ancestors_of, make_filter, weigh
+from pymc_apm.estimators.states.filter import (
+    Bounds,
+    ParticleModel,
+    ancestors_of,
+    make_filter,
+    make_piece,
+    nothing_before,
+    weigh,
+)
 from pymc_apm.estimators.states.sorting import (
     hilbert_keys,
     order_by_key,
@@ -135,6 +143,35 @@ def test_python_and_numba_agree(ar):
     run = make_filter(in_python(AR))
     expected = [run(one, Y[:, None], args, False).log_estimate for one in u]
     np.testing.assert_allclose(ar(u, Y[:, None], args), expected, rtol=1e-13)
+
+
+def test_it_stops_where_the_rest_cannot_reach_the_limit():
+    u = np.random.default_rng(1).standard_normal((5, 2, 7))
+    args, data = Args(guide=0.4, eta=0.0), Y[:, None]
+    run, piece = make_filter(in_python(AR)), make_piece(in_python(AR))
+    whole = run(u, data, args, True)
+    sums, peak = np.cumsum(whole.log_means), whole.log_weights.max(axis=1) + 1e-9
+    later = np.append(np.cumsum(peak[:0:-1])[::-1], 0.0)
+
+    def stopped(limit, each=peak, is_strict=False):
+        bounds = Bounds(each, later, limit, is_strict)
+        return piece(u, data, args, False, nothing_before(u.shape[2]), bounds)[0]
+
+    for t in range(len(Y)):
+        limit = float(sums[t] + later[t]) + 1e-6
+        made = stopped(limit)
+        assert made.log_estimate == -math.inf and made.n_times == t + 1 and not made.is_above
+    for limit in (-math.inf, float(sums[-1]) - 1e-9, math.nan):
+        made = stopped(limit)
+        assert made.log_estimate == whole.log_estimate and made.n_times == len(Y)
+    # A bound between the mean and the largest weight is found where each weight is compared.
+    between = np.where(np.arange(len(Y)) == 2, whole.log_means[2] + 1e-6, peak)
+    assert between[2] < peak[2] and not stopped(-math.inf, between).is_above
+    made = stopped(-math.inf, between, True)
+    assert made.is_above and made.n_times == 3
+    assert made.log_estimate == whole.log_weights[2].max()
+    made = stopped(-math.inf, np.where(np.arange(len(Y)) == 2, whole.log_means[2] - 1e-6, peak))
+    assert made.is_above and made.log_estimate == whole.log_means[2]
 
 
 def test_it_is_nearly_continuous_because_it_is_sorted():

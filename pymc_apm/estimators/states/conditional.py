@@ -261,7 +261,8 @@ def make_refresh(
                     has_moved = False
                     break
                 x, ahead = np.ascontiguousarray(x[:, chosen]), eta[chosen]
-        filtered = Filtered(total + lost, kept, kept_logs, log_means, ancestors)
+        log_estimate = total + lost
+        filtered = Filtered(log_estimate, kept, kept_logs, log_means, ancestors, n_times, False)
         return Refreshed(new, path, has_moved, filtered)
 
     return refresh

@@ -40,6 +40,8 @@ def state_space(
     substeps: int = 1,
     accumulate: str | Sequence[str] | None = None,
     segments: int = 1,
+    bound: Any = None,
+    early_exit: bool | Literal["check"] = True,
     record_states: bool = False,
     reference: Mapping[str, Any] | None = None,
     random_seed: int | None = None,
@@ -121,6 +123,15 @@ def state_space(
         For particles: into how many pieces of time the random numbers are cut, each an array of its
         own that is updated by itself: the filter is then run from there on alone. For simulators
         with many rows, where all numbers at once could be moved but little.
+    bound : number, array or callable, optional
+        For particles: an upper bound of the log density of what is observed in a row, whatever the
+        state is. An array has one for each row; a function asks for ``y`` and for what else belongs
+        to a row, and may use variables of the model. By default what is known of a discrete
+        distribution of PyMC; there is none for others, nor for a guided or an auxiliary filter.
+    early_exit : bool or "check"
+        For particles: whether slice updates leave an estimate that cannot reach the height of the
+        slice where that is known from the bound. Draws are the same to the last bit. ``"check"`` is
+        for tests of a bound: all rows are computed, and an error names one whose density is above.
     record_states : bool
         Whether steps of this package record with each draw, as the statistic ``name + "_states"``,
         a path of the states from the points or particles that the chain's own ``u`` makes: an exact
@@ -197,6 +208,7 @@ def state_space(
     label = f"state_space({name!r})"
     one_of(f"method of {label}", method, "auto", "pool", "particles")
     one_of(f"record_states of {label}", record_states, True, False)
+    one_of(f"early_exit of {label}", early_exit, True, False, "check")
     specification = parse(
         name,
         data,
@@ -222,6 +234,8 @@ def state_space(
         "substeps": None if substeps == 1 else substeps,
         "accumulate": accumulate,
         "segments": None if segments == 1 else segments,
+        "bound": bound,
+        "early_exit": None if early_exit is True else early_exit,
     }
     if method == "auto":
         method = _choose(specification, of_particles)
@@ -244,6 +258,8 @@ def state_space(
             proposal=proposal,
             lookahead=lookahead,
             segments=segments,
+            bound=bound,
+            early_exit=early_exit,
         )
     if record_states:
         term.tag.apm_states = term.tag.apm_states._replace(records=True)

@@ -97,6 +97,11 @@ class Filtered(NamedTuple):
         The logs of the means of weights, with the look-ahead; their sum is the estimate.
     ancestors : ndarray of int, shape (T, N)
         Which particle of the time before each was moved from; at the first time their own numbers.
+    n_times : int
+        How many times were computed: fewer than T if the estimate is zero, or is not to be had.
+    is_above : bool
+        Whether weights of the last of these are above their bound, which then is none; the first
+        attribute is then the log of the largest one, or of their mean.
     """
 
     log_estimate: float
@@ -104,6 +109,39 @@ class Filtered(NamedTuple):
     log_weights: Any
     log_means: Any
     ancestors: Any
+    n_times: int
+    is_above: bool
+
+
+class Bounds(NamedTuple):
+    """How large the estimate of a filter can become, and how large it has to.
+
+    Attributes
+    ----------
+    each : ndarray, shape (T,)
+        Upper bounds of the logs of weights at each time; empty if none are known.
+    later : ndarray, shape (T,)
+        Upper bounds of what is added to the log of the estimate after each time.
+    limit : float
+        An estimate whose log is below this may as well be zero.
+    is_strict : bool
+        Whether to compare each weight with its bound; their mean, which is what matters, if not.
+    """
+
+    each: FloatVector
+    later: FloatVector
+    limit: float
+    is_strict: bool
+
+    def less(self, done: float) -> "Bounds":
+        """Return them where some of the log of the estimate is known."""
+        return self._replace(limit=self.limit - done)
+
+
+@register_jitable
+def no_bounds() -> Bounds:
+    """Return that nothing is known, and nothing wanted."""
+    return Bounds(np.zeros(0), np.zeros(0), -math.inf, False)
 
 
 @register_jitable
@@ -217,18 +255,19 @@ def make_piece(
     Returns
     -------
     callable
-        ``piece(u, data, args, keeps, before) -> (Filtered, Before)``, where ``data`` has a row for
-        each time, and one more if more times follow.
+        ``piece(u, data, args, keeps, before, bounds) -> (Filtered, Before)``, where ``data`` has a
+        row for each time, and one more if more times follow.
     """
     step = jit(make_step(model))
     lookahead, resets = model.lookahead, np.array(model.resets, dtype=np.int64)
 
-    def piece(u: Any, data: Any, args: Any, keeps: bool, before: Any) -> Any:
+    def piece(u: Any, data: Any, args: Any, keeps: bool, before: Any, bounds: Any) -> Any:
         n_times, _, n = u.shape
         x, ahead, total, lost, is_start = before
         chosen = np.arange(n)
         kept, kept_logs = np.zeros((0, 0, 0)), np.zeros((0, 0))
         log_means, ancestors = np.zeros(n_times), np.zeros((0, 0), np.int64)
+        is_bounded = bounds.each.size > 0
         for t in range(n_times):
             x, logs, places = step(is_start and t == 0, x, ahead, u[t, 1:], data[t], args)
             if keeps:
@@ -242,16 +281,25 @@ def make_piece(
                 logs = logs + eta
             weights, log_mean = weigh(logs)
             log_means[t] = log_mean
+            if is_bounded:
+                largest = np.max(logs) if bounds.is_strict else log_mean
+                if largest > bounds.each[t]:
+                    filtered = Filtered(largest, kept, kept_logs, log_means, ancestors, t + 1, True)
+                    return filtered, Before(x, ahead, math.nan, 0.0, False)
             if not (-math.inf < log_mean < math.inf):
-                filtered = Filtered(log_mean, kept, kept_logs, log_means, ancestors)
+                filtered = Filtered(log_mean, kept, kept_logs, log_means, ancestors, t + 1, False)
                 return filtered, Before(x, ahead, log_mean, 0.0, False)
             total, lost = added(total, lost, log_mean)
+            if is_bounded and total + lost + bounds.later[t] < bounds.limit:
+                filtered = Filtered(-math.inf, kept, kept_logs, log_means, ancestors, t + 1, False)
+                return filtered, Before(x, ahead, -math.inf, 0.0, False)
             if goes_on:
                 chosen = ancestors_of(weights, u[t, 0])
                 x, ahead = np.ascontiguousarray(x[:, chosen]), eta[chosen]
                 for i in resets:
                     x[i] = 0.0
-        filtered = Filtered(total + lost, kept, kept_logs, log_means, ancestors)
+        log_estimate = total + lost
+        filtered = Filtered(log_estimate, kept, kept_logs, log_means, ancestors, n_times, False)
         return filtered, Before(x, ahead, total, lost, False)
 
     return piece
@@ -278,6 +326,6 @@ def make_filter(
     piece = jit(make_piece(model, jit))
 
     def run(u: Any, data: Any, args: Any, keeps: bool) -> Any:
-        return piece(u, data, args, keeps, nothing_before(u.shape[2]))[0]
+        return piece(u, data, args, keeps, nothing_before(u.shape[2]), no_bounds())[0]
 
     return run

@@ -8,7 +8,7 @@ filter runs in Python, and calls functions that PyTensor made at each time.
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytensor
@@ -18,14 +18,18 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 
 from pymc_apm._compat import compile_function, numba_function, numba_graph, with_gradient
-from pymc_apm.errors import CompileError, see
+from pymc_apm.errors import CompileError, EstimatorError, see
 from pymc_apm.estimators.states.conditional import Inverse, make_refresh
 from pymc_apm.estimators.states.filter import (
+    Before,
+    Bounds,
     Filtered,
     ParticleModel,
     make_filter,
     make_piece,
+    no_bounds,
     no_lookahead,
+    nothing_before,
 )
 from pymc_apm.estimators.states.particle_draws import make_draw
 from pymc_apm.estimators.states.particle_graphs import Graphs
@@ -86,6 +90,11 @@ class Options(NamedTuple):
         The number of rows of each series.
     is_panel : bool
         Whether there is an estimate for each series.
+    bounds : {None, "check", "stop"}
+        Whether there are upper bounds of the log density of each row, to see that they are, or to
+        stop early too.
+    order : ndarray of int, optional
+        The place of each row in what the user gave, for messages.
     """
 
     n_dims: int
@@ -93,6 +102,8 @@ class Options(NamedTuple):
     resets: tuple[int, ...]
     lengths: tuple[int, ...]
     is_panel: bool
+    bounds: Literal["check", "stop"] | None = None
+    order: NDArray[np.int64] | None = None
 
 
 def _as_is(function: Any) -> Any:
@@ -102,6 +113,9 @@ def _as_is(function: Any) -> Any:
 @with_gradient
 class ParticleFilter(Op):
     """The log-estimate of a particle filter, from its random numbers, a table and parameters.
+
+    If the options say so, two more inputs follow: upper bounds of the log density of each row, and
+    the limit below which an estimate is of no use, see :mod:`pymc_apm.density.limits`.
 
     Parameters
     ----------
@@ -135,35 +149,86 @@ class ParticleFilter(Op):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_engines": {}, "_memos": {}}
 
+    @property
+    def limit_input(self) -> int | None:
+        """The input that is the limit below which an estimate is of no use."""
+        return -1 if self.options.bounds == "stop" else None
+
     def make_node(self, u: Variable, table: Variable, *parameters: Variable) -> Apply:
         """Make a node of the graph."""
+        n_own = len(self.symbols)
+        parameters, bounds = parameters[:n_own], parameters[n_own:]
         shape = (len(self.options.lengths),) if self.options.is_panel else ()
         given = [
             parameter if parameter.type.dtype == symbol.type.dtype else parameter.astype("float64")
             for symbol, parameter in zip(self.symbols, parameters, strict=True)
         ]
         output = pt.tensor(dtype="float64", shape=shape)
-        return Apply(self, [u, table, *given], [output])
+        return Apply(self, [u, table, *given, *bounds], [output])
 
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
         """Run the filter of each series."""
-        u, table, *parameters = inputs
-        logs = [
-            float(self._filtered(number, piece, parameters).log_estimate)
-            for number, piece in enumerate(self._pieces(u, table))
-        ]
-        outputs[0][0] = np.array(logs if self.options.is_panel else logs[0])
+        u, table, *others = inputs
+        args, bounds = self.split(others)
+        logs = np.zeros(len(self.options.lengths))
+        for number, piece in enumerate(self._pieces(u, table)):
+            own = bounds.less(float(logs.sum()))
+            logs[number] = self._filtered(number, piece, args, own).log_estimate
+            if logs[number] == -np.inf and own.limit > -np.inf:
+                logs[:] = -np.inf  # whatever the other series are
+                break
+        outputs[0][0] = logs if self.options.is_panel else np.array(logs[0])
 
-    def _filtered(self, number: int, piece: Sequence[Any], parameters: Sequence[Any]) -> Filtered:
+    def split(self, others: Sequence[Any]) -> tuple[tuple[Any, ...], Bounds]:
+        """Return the parameters, and the bounds of all rows, from the inputs after the table."""
+        n_own = len(self.symbols)
+        args, given = tuple(others[:n_own]), others[n_own:]
+        if not given:
+            return args, no_bounds()
+        each, limit = np.ascontiguousarray(given[0]), float(given[1])
+        later = np.append(np.cumsum(each[:0:-1])[::-1], 0.0)
+        return args, Bounds(each, later, limit, self.options.bounds == "check")
+
+    def run_rows(
+        self, start: int, own: Any, rows: Any, args: Any, keeps: bool, before: Any, bounds: Bounds
+    ) -> tuple[Filtered, Before]:
+        """Run the filter of some rows, with the bounds of all; an error says if one is none."""
+        ours = slice(start, start + len(own))
+        own_bounds = bounds._replace(each=bounds.each[ours], later=bounds.later[ours])
+        made = self.engine.piece(own, rows, args, keeps, before, own_bounds)
+        if made[0].is_above:
+            number = start + made[0].n_times - 1
+            row = number if self.options.order is None else self.options.order[number]
+            raise EstimatorError(
+                f"The log density of row {row} of the data is at least {made[0].log_estimate:.6g} "
+                f"at one of the particles, above its bound, {bounds.each[number]:.6g}, by which "
+                "estimates stop early: give another bound= of state_space, or early_exit=False. "
+                f"{see('particles')}"
+            )
+        return made
+
+    def _run(
+        self, number: int, piece: Sequence[Any], args: Any, keeps: bool, bounds: Bounds
+    ) -> Filtered:
+        """Run the filter of a series."""
+        if self.options.bounds is None:
+            return self.engine.run(*piece, args, keeps)
+        own, rows = piece
+        start, before = sum(self.options.lengths[:number]), nothing_before(own.shape[2])
+        return self.run_rows(start, own, rows, args, keeps, before, bounds)[0]
+
+    def _filtered(self, number: int, piece: Sequence[Any], args: Any, bounds: Bounds) -> Filtered:
         """Return what the filter of a series makes of some inputs; the last is remembered.
 
         So to refresh u does not begin with a run of the filter, and does not end with one.
         """
         if not self.can_refresh:
-            return self.engine.run(*piece, tuple(parameters), False)
-        memo, inputs = self._memos.get(number), (*piece, *parameters)
+            return self._run(number, piece, args, False, bounds)
+        memo, inputs = self._memos.get(number), (*piece, *args)
         if memo is None or not memo.is_of(inputs):
-            filtered = self.engine.run(*piece, tuple(parameters), True)
+            filtered = self._run(number, piece, args, True, bounds)
+            if filtered.log_estimate == -np.inf and bounds.limit > -np.inf:
+                return filtered  # with another limit it may be something else
             memo = self._remember(number, inputs, filtered)
         return memo.filtered
 
@@ -206,16 +271,16 @@ class ParticleFilter(Op):
         refresh = self.engine.refresh
         assert refresh is not None
         new = rng.standard_normal(u.shape)  # also what is beyond the end of shorter series
-        n_uniform, args = 1 + u.shape[-2], tuple(parameters)
+        n_uniform, (args, bounds) = 1 + u.shape[-2], self.split(parameters)
         for number, (old, rows) in enumerate(self._pieces(u, table)):
             fresh, _ = self._pieces(new, table)[number]
-            _, states, log_weights, *_ = self._filtered(number, (old, rows), parameters)
+            _, states, log_weights, *_ = self._filtered(number, (old, rows), args, bounds)
             uniforms = rng.random((len(rows), n_uniform))
             refreshed = refresh(states, log_weights, fresh, uniforms, rows, args)
             if not refreshed.has_moved:
                 return None
             fresh[...] = refreshed.u
-            self._remember(number, (fresh, rows, *parameters), refreshed.filtered)
+            self._remember(number, (fresh, rows, *args), refreshed.filtered)
         return new
 
     def draw(
@@ -229,9 +294,9 @@ class ParticleFilter(Op):
             The parts of :class:`~pymc_apm.estimators.states.particle_draws.Drawn` but the last,
             with the rows of all series along the first axis.
         """
-        made, args = [], tuple(parameters)
-        for own, rows in self._pieces(u, table):
-            filtered = self.engine.run(own, rows, args, True)
+        made, (args, bounds) = [], self.split(parameters)
+        for number, (own, rows) in enumerate(self._pieces(u, table)):
+            filtered = self._run(number, (own, rows), args, True, bounds)
             if not np.isfinite(filtered.log_estimate):
                 return None
             *parts, has_path = self.engine.draw(filtered, rng.random((len(rows), 2)), rows, args)

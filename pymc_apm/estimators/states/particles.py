@@ -2,11 +2,15 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from pytensor.tensor.variable import TensorVariable
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorConstant, TensorVariable
 
+from pymc_apm.density.limits import NO_LIMIT
 from pymc_apm.errors import ModelError
+from pymc_apm.estimators.states.bounds import bounds_of_rows
 from pymc_apm.estimators.states.particle_graphs import make_graphs
 from pymc_apm.estimators.states.particle_op import Options, ParticleFilter
 from pymc_apm.estimators.states.segments import bounds_of, segmented_estimate
@@ -32,6 +36,8 @@ def particle_estimate(
     proposal: Callable[..., Any] | None = None,
     lookahead: Callable[..., Any] | None = None,
     segments: int = 1,
+    bound: Any = None,
+    early_exit: bool | Literal["check"] = True,
 ) -> tuple[TensorVariable, FilterSource]:
     """Return the log-estimate of a particle filter, one for each series of a panel.
 
@@ -55,6 +61,10 @@ def particle_estimate(
         The log of what particles are favoured by before they move to such a row.
     segments : int
         Into how many pieces of time random numbers are cut.
+    bound : number, array or callable, optional
+        Upper bounds of the log density of each row.
+    early_exit : bool or "check"
+        Whether to stop by these bounds, or to check them.
     """
     label = specification.label
     n_points = positive_integer(f"points of {label}", POINTS if points is None else points)
@@ -70,7 +80,14 @@ def particle_estimate(
     )
     rows = specification.rows
     lengths = tuple(int(length) for length in rows.lengths)
+    is_bootstrap = proposal is None and lookahead is None
+    bounds = _bounds(specification, bound, early_exit, is_bootstrap)
     options = Options(specification.n_dims, substeps, resets, lengths, rows.is_panel)
+    others = [graphs.table, *graphs.closure.values()]
+    if bounds is not None:
+        use: Literal["check", "stop"] = "check" if early_exit == "check" else "stop"
+        options = options._replace(bounds=use, order=rows.order)
+        others += [bounds, TensorConstant(pt.dscalar, NO_LIMIT)]
     op = ParticleFilter(graphs, options)
     if proposal is not None and not op.can_refresh:
         _log.info(
@@ -94,11 +111,33 @@ def particle_estimate(
         for own, shape in zip(names, shapes, strict=True)
     ]
     if segments == 1:
-        log_estimate = op(us[0], graphs.table, *graphs.closure.values())
+        log_estimate = op(us[0], *others)
         return log_estimate, FilterSource(op, us, log_estimate.owner.inputs[1:])
     # As the whole filter would take them.
-    inputs = op.make_node(us[0], graphs.table, *graphs.closure.values()).inputs[1:]
+    inputs = op.make_node(us[0], *others).inputs[1:]
     return segmented_estimate(op, us, inputs), FilterSource(op, us, inputs)
+
+
+def _bounds(
+    specification: Specification,
+    bound: Any,
+    early_exit: bool | Literal["check"],
+    is_bootstrap: bool,
+) -> Variable | None:
+    """Return upper bounds of the log weights of each row, if they are known and of use."""
+    label = specification.label
+    if bound is not None and not (early_exit and is_bootstrap):
+        reason = "weights are made of more where there is proposal= or lookahead="
+        reason = reason if early_exit else "nothing is done with it where early_exit is False"
+        raise ModelError(f"bound of {label} has no meaning: {reason}. Leave it out.")
+    bounds = bounds_of_rows(specification, bound) if early_exit and is_bootstrap else None
+    if bounds is None and early_exit == "check":
+        raise ModelError(
+            f"early_exit of {label} is 'check', but there is nothing to check: no bound of the log "
+            "density is known. It is where data are discrete, and there is neither proposal= nor "
+            "lookahead=; or give one by bound=."
+        )
+    return bounds
 
 
 def _check_segments(label: str, segments: int, op: ParticleFilter) -> None:

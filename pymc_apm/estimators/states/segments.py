@@ -24,7 +24,7 @@ from pymc_apm.estimators.states.particle_op import ParticleFilter
 
 @with_gradient
 class FilterSegment(Op):
-    """The particles after some rows, from those before, and the log-estimate so far.
+    """The log-estimate up to some row, and particles there, from those before.
 
     Parameters
     ----------
@@ -47,19 +47,26 @@ class FilterSegment(Op):
         return id(self)
 
     def make_node(self, u: Variable, *others: Variable) -> Apply:
-        """Make a node: u, particles, look-ahead and sums before; the table, and parameters."""
-        outputs = [pt.dmatrix("particles"), pt.dvector("ahead"), pt.dvector("sums")]
-        return Apply(self, [u, *others], outputs)
+        """Make a node: u, particles, look-ahead and sums before; the other inputs of the filter."""
+        particles, ahead, sums = pt.dmatrix("particles"), pt.dvector("ahead"), pt.dvector("sums")
+        return Apply(self, [u, *others], [pt.dscalar("log_estimate"), particles, ahead, sums])
+
+    @property
+    def limit_input(self) -> int | None:
+        """As that of the whole filter."""
+        return self.whole.limit_input
 
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: Sequence[list[Any]]) -> None:
         """Run the filter; where the estimate is zero already, there is nothing to do."""
-        u, x, ahead, sums, table, *parameters = inputs
+        u, x, ahead, sums, table, *others = inputs
+        args, bounds = self.whole.split(others)
         total, lost = map(float, sums)
         before = Before(np.array(x), np.array(ahead), total, lost, self.start == 0)
         if np.isfinite(total):
             rows = np.ascontiguousarray(table[self.start : self.stop + 1])
-            _, before = self.whole.engine.piece(u, rows, tuple(parameters), False, before)
-        made = before.states, before.ahead, np.array([before.total, before.lost])
+            _, before = self.whole.run_rows(self.start, u, rows, args, False, before, bounds)
+        sums = np.array([before.total, before.lost])
+        made = np.array(before.total + before.lost), before.states, before.ahead, sums
         for storage, value in zip(outputs, made, strict=True):
             storage[0] = value
 
@@ -90,7 +97,7 @@ def segmented_estimate(
         The other inputs of the filter.
     """
     n_rows, n_points = sum(u.type.shape[0] for u in us), us[0].type.shape[2]
-    state = [pt.zeros((1, n_points)), pt.zeros(n_points), pt.zeros(2)]
+    log_estimate, state = pt.zeros(()), [pt.zeros((1, n_points)), pt.zeros(n_points), pt.zeros(2)]
     for u, (start, stop) in zip(us, bounds_of(n_rows, len(us)), strict=True):
-        state = FilterSegment(whole, start, stop)(u, *state, *others)
-    return state[2][0] + state[2][1]
+        log_estimate, *state = FilterSegment(whole, start, stop)(u, *state, *others)
+    return log_estimate
