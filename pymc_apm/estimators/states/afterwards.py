@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
@@ -518,7 +517,7 @@ def _rows_as_coords(how: States) -> tuple[str, dict[str, Any]]:
 def _known_labels(how: States, dim: str) -> NDArray[Any] | None:
     """Return the labels of rows if the model has any; PyMC keeps dates of pandas as objects."""
     known = how.specification.model.root.coords.get(dim)
-    return None if known is None else pd.Index(known).to_numpy()
+    return None if known is None else xr.IndexVariable(dim, list(known)).values
 
 
 def _times_ahead(label: str, last: Floats, dt: Floats, periods: Any, times: Any) -> Floats:
