@@ -21,8 +21,10 @@ from pymc_apm.estimators.states.conditional import (
 )
 from pymc_apm.estimators.states.counts import normal_quantile
 from pymc_apm.estimators.states.filter import ParticleModel, ancestors_of, make_filter
-from tests.marks import others_are_slow
 from tests.state_space.linear import AR, AR_INVERSE, Args
+
+# To compile it takes half a minute. Quick tests of the same for whole models are in test_particles.py.
+pytestmark = pytest.mark.slow
 
 Y = np.array([[1.5], [1.5], [-1.0]])
 BASE = Args(a=0.95, s=0.5, r=1.0)
@@ -115,7 +117,7 @@ def largest_z(functions, args, slots=REDRAWN, **changes):
     return np.abs(z).max(), n_moved
 
 
-@pytest.mark.parametrize("name", others_are_slow({*OPTIONS} - {"bootstrap"}, OPTIONS))
+@pytest.mark.parametrize("name", OPTIONS)
 def test_it_leaves_the_target_invariant(compiled, name):
     z, n_moved = largest_z(compiled, OPTIONS[name])
     assert z < Z_BOUND
