@@ -23,7 +23,7 @@ from pymc_apm.estimators.states.counts import normal_quantile
 from pymc_apm.estimators.states.filter import ParticleModel, ancestors_of, make_filter
 from tests.state_space.linear import AR, AR_INVERSE, Args
 
-# To compile it takes half a minute. Quick tests of the same for whole models are in test_particles.py.
+# To compile it takes half a minute. Quick tests of the same are in test_particles.py.
 pytestmark = pytest.mark.slow
 
 Y = np.array([[1.5], [1.5], [-1.0]])
