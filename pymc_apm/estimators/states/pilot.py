@@ -58,8 +58,11 @@ SHIFTS = 8
 N_ABOUT = 8
 """Parameters about the mode for which a guide is made too, so that it suits the posterior."""
 
-N_NOISE = 16
-"""Estimates from which their noise is told."""
+N_NOISE, N_EACH = 16, 4
+"""Estimates from which their noise is told, and for each of several parameters at the least."""
+
+MANY = 50
+"""From so many parameters on a guide is made for the mode alone: each takes two gradients."""
 
 N_POINTS: dict[int, Sequence[int]] = {
     1: (16, 32, 64, 128),
@@ -273,6 +276,8 @@ class _Search:
 
         A standard deviation is 1 at most; what the density does not depend on stays as it is.
         """
+        if mode.size >= MANY:
+            return []
         posterior, step = self._posterior(space), 1e-3
         slopes = np.array(
             [
@@ -313,14 +318,14 @@ class _Search:
 
     def _noise(self, estimates: Callable[..., Any], positions: Sequence[Position]) -> float:
         """Return the standard deviation of estimates: the root mean square over parameters."""
-        variances = []
+        variances, n_each = [], max(N_NOISE // len(positions), N_EACH)
         for position in positions:
             found = []
-            for _ in range(N_NOISE):
+            for _ in range(n_each):
                 self._u.set_value(self.rng.random(self._u.get_value().shape))
                 found.append(estimates(position)[0])
             if np.isfinite(found).all():
-                variances.append(np.var(found, axis=0))
+                variances.append(np.var(found, axis=0, ddof=1))
             elif position is positions[0]:
                 return math.inf
         return float(np.sqrt(np.mean(variances, axis=0)).max())
