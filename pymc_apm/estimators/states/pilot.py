@@ -61,8 +61,8 @@ N_ABOUT = 8
 N_NOISE, N_EACH = 16, 4
 """Estimates from which their noise is told, and for each of several parameters at the least."""
 
-MANY = 50
-"""From so many parameters on a guide is made for the mode alone: each takes two gradients."""
+MANY = 20
+"""From so many parameters on a guide is made for the mode alone: each takes some gradients."""
 
 N_POINTS: dict[int, Sequence[int]] = {
     1: (16, 32, 64, 128),
@@ -74,6 +74,9 @@ N_POINTS: dict[int, Sequence[int]] = {
 
 LOW_NOISE = 0.1
 """The noise of the log-estimate, its standard deviation, that is aimed at."""
+
+FAR_DOWN, FAR_NOISE = 4.0, 0.5
+"""How much lower the log posterior is where noise is looked at too, and what it may be there."""
 
 NOISY = 1.0
 """The noise from which on there is a warning."""
@@ -135,14 +138,15 @@ def find_guide(
             search.filter(space, position)
     else:
         search.polish(space, [position])
-    positions = [position]
+    near, far = [position], list[Position]()
     if reference is None and position.size:
         text = space.describe(position)
         _log.info("Reference of %s by pilot runs: %s", specification.name, text)
-        positions += search.about(space, position)
+        about, far = search.about(space, position)
+        near += about
         for _ in range(POLISH):
-            search.polish(space, positions)
-    return search.finish(space, positions, n_points)
+            search.polish(space, near)
+    return search.finish(space, near, far, n_points)
 
 
 class _Search:
@@ -271,13 +275,15 @@ class _Search:
         value, position = best
         return position, not value - before < 1.0
 
-    def about(self, space: ParameterSpace, mode: Position) -> list[Position]:
-        """Draw parameters from the posterior, by its curvature at the mode.
+    def about(self, space: ParameterSpace, mode: Position) -> tuple[list[Position], list[Position]]:
+        """Draw parameters from the posterior, by its curvature at the mode, and find its ends.
 
-        A standard deviation is 1 at most; what the density does not depend on stays as it is.
+        These are as far as a chain may be expected to go along each axis: the posterior need not be
+        normal. A standard deviation is 1 at most, and what the density does not depend on stays as
+        it is.
         """
         if mode.size >= MANY:
-            return []
+            return [], []
         posterior, step = self._posterior(space), 1e-3
         slopes = np.array(
             [
@@ -286,14 +292,24 @@ class _Search:
             ]
         )
         if not np.isfinite(slopes).all():
-            return []
+            return [], []
         curvatures, directions = np.linalg.eigh(0.5 * (slopes + slopes.T))
         sds = np.where(np.abs(curvatures) < 1e-9, 0.0, 1.0 / np.sqrt(np.maximum(curvatures, 1.0)))
         moves = (self.rng.standard_normal((N_ABOUT // 2, mode.size)) * sds) @ directions.T
-        return [*(mode + moves), *(mode - moves)]
+        lowest, ends = posterior(mode)[0] - FAR_DOWN, []
+        for axis in (directions * sds).T[sds > 0.0]:
+            for move in (axis, -axis):
+                further = (mode + distance * move for distance in (4.0, 3.0, 2.0, 1.0))
+                end = next((p for p in further if posterior(p)[0] > lowest), None)
+                ends += [] if end is None else [end]
+        return [*(mode + moves), *(mode - moves)], ends
 
     def finish(
-        self, space: ParameterSpace, positions: Sequence[Position], n_points: int | None
+        self,
+        space: ParameterSpace,
+        near: Sequence[Position],
+        far: Sequence[Position],
+        n_points: int | None,
     ) -> Pilot:
         """Choose the number of points, and measure the noise, at some parameters."""
         n_dims = self.specification.n_dims
@@ -302,13 +318,14 @@ class _Search:
         choices = N_POINTS.get(n_dims, N_POINTS[4]) if n_points is None else [n_points]
         for chosen in choices:
             pool = self._pool(chosen)
-            noise = self._noise(space.function([pool.estimates]), positions)
-            if noise < LOW_NOISE:
+            estimates = space.function([pool.estimates])
+            noise = self._noise(estimates, near)
+            if noise < LOW_NOISE and (not far or self._noise(estimates, far) < FAR_NOISE):
                 break
         drawn = draw_from(pool, pt.as_tensor_variable(self.rng.random(len(guide.mean))))
         gamma = grad(pool.estimates.sum(), pool.log_w)
         outputs = [gamma, drawn.effective, drawn.reached]
-        gamma, effective, reached = space.function(outputs)(positions[0])
+        gamma, effective, reached = space.function(outputs)(near[0])
         places = (lattice(chosen, n_dims) + self._u.get_value()[:, None]) % 1.0
         is_outer = (np.abs(places - 0.5) > 0.5 - 1.0 / chosen).any(axis=2)
         edge = float((gamma * is_outer).sum(axis=1).max())
