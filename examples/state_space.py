@@ -1,22 +1,25 @@
 """State-space models: what the pool estimator costs, and what chains make of it.
 
-    python examples/state_space.py [--only TEXT]
+    python examples/state_space.py [--only TEXT] [--save FILE]
 
 prints, for stochastic volatility on the exchange rates that come with the package ``particles``
 (GBP against USD, 750 days): effective draws per second of ``pm.sample()`` without options, of NUTS
 on parameters and states together, and of particle marginal Metropolis-Hastings by ``particles``,
-which is given a good proposal; then how they depend on the length of a series, and the noise of the
-estimate in one to five dimensions; what a gradient takes beside a value, and a particle filter
-beside one that is written by hand; what goes wrong where u is not a part of the chain; last, what
-particle filters save by stopping early.
+which is given a good proposal; then how they depend on the length of a series, there and for an
+autoregression plus noise, beside the exact likelihood by Kalman's filter; the noise of the estimate
+in one to five dimensions; what a gradient takes beside a value, and a particle filter beside one
+that is written by hand; what goes wrong where u is not a part of the chain; last, what particle
+filters save by stopping early.
 """
 
 import argparse
 import logging
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +27,7 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from common import Record, save
 from pytensor.graph.replace import clone_replace
 
 import pymc_apm as apm
@@ -31,6 +35,9 @@ from pymc_apm.estimators.states.particle_op import ParticleFilter
 
 OPTIONS = {"chains": 1, "cores": 1, "random_seed": 1, "progressbar": False}
 QUIET = {"compute_convergence_checks": False}
+
+#: What a part finds, in words and as records of the file that is written.
+Found = Iterator[tuple[str, Record]]
 
 
 def exchange_rates() -> np.ndarray:
@@ -74,34 +81,52 @@ def volatility_with_states(y: np.ndarray) -> pm.Model:
     return model
 
 
-def report(name: str, idata: Any, seconds: float) -> None:
-    draws = {variable: idata.posterior[variable].values for variable in ("mu", "rho", "sigma")}
+def ended(
+    method: str, draws: dict[str, np.ndarray], seconds: float, first_seconds: float = np.nan
+) -> tuple[str, Record]:
+    """Return what came of a run: effective draws of the slowest parameter, a second of clock time.
+
+    Some runs are timed twice: at the first time all has to be compiled.
+    """
     effective = min(float(az.ess(values)) for values in draws.values())
-    means = [f"{v} {values.mean():.3f} ({values.std():.3f})" for v, values in draws.items()]
-    text = f"{effective:7.0f} effective draws, {effective / seconds:8.2f} per second"
-    print(f"{name:34} {text}; {', '.join(means)}", flush=True)
+    record: Record = {
+        "method": method,
+        "draws": int(next(iter(draws.values())).size),
+        "effective": effective,
+        "per_second": effective / seconds,
+        "first_per_second": effective / first_seconds,
+        "means": {name: float(values.mean()) for name, values in draws.items()},
+        "sds": {name: float(values.std()) for name, values in draws.items()},
+    }
+    text = f"{method:34} {effective:7.0f} effective draws, {effective / seconds:8.2f} per second"
+    if seconds != first_seconds > 0:
+        text += f", {effective / first_seconds:.2f} with all that is compiled"
+    means = [f"{v} {record['means'][v]:.3f} ({record['sds'][v]:.3f})" for v in draws]
+    return f"{text}; {', '.join(means)}", record
 
 
-def run(name: str, model: pm.Model, draws: int, tune: int, **options: Any) -> None:
+def run(method: str, model: pm.Model, draws: int, times: int = 2) -> tuple[str, Record]:
+    seconds = []
     with model:
-        pm.sample(5, tune=5, **OPTIONS, **QUIET, **options)  # what is compiled is kept
-        began = time.perf_counter()
-        idata = pm.sample(draws, tune=tune, **OPTIONS, **QUIET, **options)
-        seconds = time.perf_counter() - began
-    report(name, idata, seconds)
+        for _ in range(times):
+            began = time.perf_counter()
+            idata = pm.sample(draws, tune=500, **OPTIONS, **QUIET)
+            seconds.append(time.perf_counter() - began)
+    names = ("mu", "rho", "sigma")
+    chains = {name: idata.posterior[name].values for name in names}
+    return ended(method, chains, seconds[-1], seconds[0])
 
 
-def pool() -> None:
-    model = volatility(exchange_rates())
-    run("pm.sample(), with compilation", model, 4000, 1000)
-    run("pm.sample(), once compiled", model, 4000, 1000)
+def pool() -> Found:
+    yield run("pm.sample()", volatility(exchange_rates()), 4000)
 
 
-def joint() -> None:
-    run("NUTS on parameters and states", volatility_with_states(exchange_rates()), 500, 500)
+def joint() -> Found:
+    model = volatility_with_states(exchange_rates())
+    yield run("NUTS on parameters and states", model, 500, times=1)
 
 
-def particle_metropolis() -> None:
+def particle_metropolis() -> Found:
     from particles import distributions as dists
     from particles import mcmc, state_space_models
 
@@ -144,30 +169,67 @@ def particle_metropolis() -> None:
     chain.run()
     seconds = time.perf_counter() - began
     draws = {name: np.asarray(chain.chain.theta[name])[None] for name in ("mu", "rho", "sigma")}
-    effective = min(float(az.ess(values)) for values in draws.values())
-    text = f"{effective:7.0f} effective draws, {effective / seconds:8.2f} per second"
-    print(f"{'PMMH of particles, 200 of them':34} {text}", flush=True)
+    yield ended("PMMH of particles, 200 of them", draws, seconds)
 
 
-def length() -> None:
+# How it depends on the length of a series, and the number of dimensions
+
+
+def simulated_volatility(n: int) -> np.ndarray:
     rng = np.random.default_rng(2)
+    x, y = np.empty(n), np.empty(n)
+    x[0] = -1.0
+    for t in range(1, n):
+        x[t] = -1.0 + 0.95 * (x[t - 1] + 1.0) + 0.25 * rng.normal()
+    y[:] = np.exp(x / 2) * rng.normal(size=n)
+    return y
+
+
+def kalman(y: np.ndarray) -> pm.Model:
+    """The autoregression plus noise with its exact likelihood, and a u that does nothing."""
+
+    def step(observed: Any, mean: Any, variance: Any, a: Any, s: Any) -> Any:
+        whole = variance + 1
+        log_density = -0.5 * (pt.log(2 * np.pi * whole) + (observed - mean) ** 2 / whole)
+        mean, variance = mean + variance / whole * (observed - mean), variance / whole
+        return a * mean, a**2 * variance + s**2, log_density
+
+    from pytensor import scan
+
+    with pm.Model() as model:
+        a, s = autoregression_priors()
+        u = apm.StandardNormal("u", shape=1)
+        start = [pt.zeros(()), s**2 / (1 - a**2), None]
+        steps = scan(step, [pt.as_tensor(y)], start, [a, s], return_updates=False)
+        apm.Potential("y", steps[-1].sum() + 0.0 * u.sum())
+    return model
+
+
+def length() -> Found:
     for n in (100, 1000, 10_000):
-        x, y = np.empty(n), np.empty(n)
-        x[0] = -1.0
-        for t in range(1, n):
-            x[t] = -1.0 + 0.95 * (x[t - 1] + 1.0) + 0.25 * rng.normal()
-        y = np.exp(x / 2) * rng.normal(size=n)
-        model = volatility(y)
-        with model:
-            idata = pm.sample(1500, tune=700, **OPTIONS, **QUIET)
-        names = ("mu", "rho", "sigma")
-        effective = min(float(az.ess(idata.posterior[name].values)) for name in names)
-        evaluations = float(idata.sample_stats["n_evals"].sum())
-        noise = model["returns"].tag.apm_states.source.noise
-        print(
-            f"{n:6} rows: noise {noise:.5f}, {1000 * effective / evaluations:.0f} effective draws "
-            "for 1000 estimates"
-        )
+        y, by_pool = autoregression(n)
+        models = {
+            "volatility": volatility(simulated_volatility(n)),
+            "autoregression": by_pool,
+            "autoregression, exact likelihood": kalman(y),
+        }
+        for name, model in models.items():
+            with model:
+                idata = pm.sample(2000, tune=700, **(OPTIONS | {"chains": 2}), **QUIET)
+            names = [variable.name for variable in model.free_RVs]
+            record: Record = {
+                "model": name,
+                "rows": n,
+                "effective": min(float(az.ess(idata.posterior[name].values)) for name in names),
+                "estimates": float(idata.sample_stats["n_evals"].sum()),
+            }
+            record["per_1000"] = 1000 * record["effective"] / record["estimates"]
+            text = f"{name:32} {n:6} rows: "
+            if name != "autoregression, exact likelihood":
+                (likelihood,) = model.potentials
+                record["noise"] = float(likelihood.tag.apm_states.source.noise)
+                text += f"noise {record['noise']:.5f}, "
+            yield f"{text}{record['per_1000']:.0f} effective draws for 1000 estimates", record
 
 
 def moving(n_dims: int, points: int = 64) -> pm.Model:
@@ -192,7 +254,7 @@ def moving(n_dims: int, points: int = 64) -> pm.Model:
     return model
 
 
-def dimensions() -> None:
+def dimensions() -> Found:
     rng = np.random.default_rng(4)
     for n_dims in (1, 2, 3, 4, 5):
         model = moving(n_dims)
@@ -206,16 +268,18 @@ def dimensions() -> None:
                 values = tuple(map(np.array, at))
                 shape = variables[0].get_value().shape
                 noise.append(np.std([estimate(rng.random(shape), *values) for _ in range(100)]))
-        print(f"{n_dims} dimensions, 64 points: noise {noise[0]:.4f}, at most {max(noise):.4f}")
+        text = f"{n_dims} dimensions, 64 points: noise {noise[0]:.4f}, at most {max(noise):.4f}"
+        yield text, {"dimensions": n_dims, "noise": noise[0], "largest": max(noise)}
 
 
-def divergences() -> None:
+def divergences() -> Found:
     with moving(5):
         step = [apm.APMIndependenceU(), pm.NUTS()]
         idata = pm.sample(300, tune=300, step=step, **OPTIONS, **QUIET)
     divergent = int(idata.sample_stats["diverging"].sum())
     accepted = float(idata.sample_stats["u_accepted"].mean())
-    print(f"five dimensions, NUTS: {divergent} of 300 divergent, fresh u accepted {accepted:.2f}")
+    text = f"five dimensions, NUTS: {divergent} of 300 divergent, fresh u accepted {accepted:.2f}"
+    yield text, {"divergent": divergent, "accepted": accepted}
 
 
 # What a value and a gradient take
@@ -240,7 +304,7 @@ def simulated(n: int) -> np.ndarray:
     return np.exp(x / 2) * rng.normal(size=n)
 
 
-def gradient() -> None:
+def gradient() -> Found:
     from pytensor.compile.mode import Mode, get_mode
 
     y = simulated(750)
@@ -273,10 +337,11 @@ def gradient() -> None:
                 value = pm.compile(model.value_vars, outputs[0], mode=mode)
                 both = pm.compile(model.value_vars, outputs, mode=mode)
                 took = cpu_times({"value": partial(value, *start), "both": partial(both, *start)})
-            print(
+            ratio = took["both"] / took["value"]
+            yield (
                 f"{name}, {compiler}: value {1e3 * took['value']:.2f} ms, value and gradient "
-                f"{1e3 * took['both']:.2f} ms, {took['both'] / took['value']:.2f} times",
-                flush=True,
+                f"{1e3 * took['both']:.2f} ms, {ratio:.2f} times",
+                {"model": name, "compiler": compiler, "ratio": ratio},
             )
 
 
@@ -322,10 +387,10 @@ def by_hand() -> Callable[..., float]:
     return run
 
 
-def filters() -> None:
+def filters() -> Found:
     hand, rng = by_hand(), np.random.default_rng(6)
     for points in (100, 1000):
-        y, model = autoregression(points, 1000)
+        y, model = autoregression(1000, points, "particles")
         with apm.clamped(model):
             variables = [model["y_u"], model["a"], model["s"]]
             inputs = [variable.type() for variable in variables]
@@ -347,10 +412,11 @@ def filters() -> None:
                 },
                 len(us),
             )
-        print(
+        ratio = took["package"] / took["by hand"]
+        yield (
             f"1000 rows, {points} particles: {1e3 * took['package']:.2f} ms, by hand "
-            f"{1e3 * took['by hand']:.2f} ms, {took['package'] / took['by hand']:.2f} times",
-            flush=True,
+            f"{1e3 * took['by hand']:.2f} ms, {ratio:.2f} times",
+            {"particles": points, "ratio": ratio},
         )
 
 
@@ -359,21 +425,27 @@ def filters() -> None:
 N_STEPS = 20_000
 
 
-def autoregression(points: int, n: int = 100) -> tuple[np.ndarray, pm.Model]:
+def autoregression_priors() -> tuple[Any, Any]:
+    return pm.Uniform("a", 0, 1), pm.HalfNormal("s", 2)
+
+
+def autoregression(
+    n: int, points: int | None = None, method: Any = "auto"
+) -> tuple[np.ndarray, pm.Model]:
     rng = np.random.default_rng(1)
     x, y = rng.normal() / np.sqrt(1 - 0.9**2), np.empty(n)
     for t in range(n):
         x = 0.9 * x + rng.normal() if t else x
         y[t] = x + rng.normal()
     with pm.Model() as model:
-        a, s = pm.Uniform("a", 0, 1), pm.HalfNormal("s", 2)
+        a, s = autoregression_priors()
         apm.estimators.state_space(
             "y",
             y,
             initial=pm.Normal.dist(0, s / pt.sqrt(1 - a**2)),
             transition=lambda x: pm.Normal.dist(a * x, s),
             observation=lambda x: pm.Normal.dist(x, 1),
-            method="particles",
+            method=method,
             points=points,
         )
     return y, model
@@ -439,33 +511,44 @@ def random_walk(model: pm.Model, u: str, seed: int) -> dict[str, np.ndarray]:
     return {"a": 1 / (1 + np.exp(-draws[:, 0])), "s": np.exp(draws[:, 1])}
 
 
-def errors(name: str, exact: dict[str, tuple[float, float]], chains: dict[str, Any]) -> None:
-    """Print how far the means of chains are from the truth."""
-    text = f"{name:40}"
+def errors(
+    name: str, exact: dict[str, tuple[float, float]], chains: dict[str, Any]
+) -> tuple[str, Record]:
+    """Return how far the means of chains are from the truth."""
+    text = f"{name:44}"
+    record: Record = {"method": name}
     for parameter, (mean, sd) in exact.items():
         values = np.asarray(chains[parameter])
         error = values.mean() - mean
         z = error / (values.std() / np.sqrt(float(az.ess(values))))
-        text += f"{parameter}: bias {error / sd:+.2f} sd, z {z:+.1f}, sd {values.std() / sd:.2f};  "
-    print(text, flush=True)
+        ratio = values.std() / sd
+        record |= {f"{parameter}_error": float(error / sd), f"{parameter}_z": float(z)}
+        record[f"{parameter}_sd"] = float(ratio)
+        text += f"{parameter}: bias {error / sd:+.2f} sd, z {z:+.1f}, sd {ratio:.2f};  "
+    return text, record
 
 
-def wrong() -> None:
-    y, model = autoregression(20)
+def wrong() -> Found:
+    y, model = autoregression(100, 20, "particles")
     exact = exact_moments(y)
     with model:
         idata = pm.sample(5000, tune=1000, **(OPTIONS | {"chains": 4}), **QUIET)
-    errors("pm.sample()", exact, {name: idata.posterior[name].values for name in exact})
+    yield errors(
+        "refreshed by conditional SMC: pm.sample()",
+        exact,
+        {name: idata.posterior[name].values for name in exact},
+    )
     for name, u in (
-        ("u proposed with parameters", "proposed"),
-        ("u drawn afresh in each step", "shared"),
-        ("the current point estimated again", "separate"),
+        ("proposed with the parameters", "proposed"),
+        ("drawn afresh in each step", "shared"),
+        ("drawn afresh for each point", "separate"),
     ):
         chains = [random_walk(model, u, seed) for seed in range(4)]
-        errors(name, exact, {p: np.stack([c[p][1000:] for c in chains]) for p in exact})
+        yield errors(name, exact, {p: np.stack([c[p][1000:] for c in chains]) for p in exact})
     for seed in range(4):
         chain = random_walk(model, "fixed", seed)
-        errors("u fixed for the whole chain", exact, {p: chain[p][None, 1000:] for p in exact})
+        found = {p: chain[p][None, 1000:] for p in exact}
+        yield errors(f"fixed for a whole chain, number {seed + 1}", exact, found)
 
 
 # What particle filters save by stopping early
@@ -523,7 +606,7 @@ def outbreak(**options: Any) -> pm.Model:
     return model
 
 
-def early() -> None:
+def early() -> Found:
     makers: dict[str, Callable[..., pm.Model]] = {
         "counts, 20 rows": lambda **options: moving_rate(20, **options),
         "counts, 100 rows": lambda **options: moving_rate(100, **options),
@@ -546,10 +629,11 @@ def early() -> None:
                     pm.sample(draws, tune=200, **OPTIONS, **QUIET)
                     rows[choice, draws] = sum(numbers)
         tuning, all_draws = (rows[True, draws] / rows["check", draws] for draws in (1, 201))
-        print(f"{name:18} {tuning:.3f} of the rows in tuning, {all_draws:.3f} of all", flush=True)
+        text = f"{name:18} {tuning:.3f} of the rows in tuning, {all_draws:.3f} of all"
+        yield text, {"model": name, "tuning": tuning, "all": all_draws}
 
 
-PARTS: dict[str, Callable[[], None]] = {
+PARTS: dict[str, Callable[[], Found]] = {
     "pool": pool,
     "joint": joint,
     "particles": particle_metropolis,
@@ -562,12 +646,23 @@ PARTS: dict[str, Callable[[], None]] = {
     "early": early,
 }
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", help="run the parts with this in their names")
-    chosen = parser.parse_args().only
+    parser.add_argument("--save", type=Path, help="add what is found to this file of JSON")
+    parser.set_defaults(seed=OPTIONS["random_seed"])
+    arguments = parser.parse_args()
     logging.getLogger("pymc").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore")
     for name, part in PARTS.items():
-        if chosen in name:
-            part()
+        if arguments.only not in name:
+            continue
+        for text, record in part():
+            print(text, flush=True)
+            save(arguments, [{"part": name, "pymc": version("pymc"), **record}], add=True)
+
+
+if __name__ == "__main__":
+    main()
