@@ -76,7 +76,7 @@ class Evaluation(NamedTuple):
     log_prior: float
     log_exact: float
     cost: Cost
-    log_height: float = -math.inf
+    log_height: float
 
 
 def cost_of(memo: Any) -> Cost:

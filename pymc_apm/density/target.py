@@ -431,7 +431,7 @@ class Target:
         known: list[Any] = [*[None] * self._n_values, *self.constants]
         for place in self._limit_places:
             known[place] = NO_LIMIT
-        nothing = Evaluation(tuple(known), 0.0, 0.0, 0.0, 0.0, FREE)
+        nothing = Evaluation(tuple(known), 0.0, 0.0, 0.0, 0.0, FREE, -math.inf)
         _, evaluation = self.along(*self.inputs)(tuple(values[n] for n in self.inputs), nothing)
         return evaluation
 

@@ -250,7 +250,9 @@ class Chain:
         if np.allclose(now, expected.logs, rtol=1e-8):
             # Compiled code and Python differ in the last digit, and a chain that is restored is to
             # be the same to the last one.
-            evaluation = Evaluation(evaluation.values, *expected.logs, evaluation.cost)
+            evaluation = Evaluation(
+                evaluation.values, *expected.logs, evaluation.cost, evaluation.log_height
+            )
         self._evaluation = evaluation
         self._seen_theta = self._bytes_of_theta(self.target.layout.unravel(expected.inputs[THETA]))
         self._expected = None

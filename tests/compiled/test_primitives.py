@@ -79,7 +79,7 @@ def old_and_new(rng, dim):
 
 def evaluation_with_a_cost(rng, dim):
     cost = types.Cost(*rng.integers(100, size=4).tolist())
-    return (types.Evaluation((rng.standard_normal(dim),), 0.1, 0.2, 0.3, 0.4, cost),)
+    return (types.Evaluation((rng.standard_normal(dim),), 0.1, 0.2, 0.3, 0.4, cost, -np.inf),)
 
 
 INPUTS = {

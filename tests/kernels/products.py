@@ -108,7 +108,7 @@ def evaluate(theta, u, values, is_spoilt=False):
         entries = spoilt(entries)
     total = summed(entries)
     values = (values[LAYOUT], theta, u, entries, values[FACTOR_OF_U], values[FACTOR_OF_ENTRY])
-    return total, Evaluation(values, total, total, 0.0, 0.0, ONE_EVALUATION)
+    return total, Evaluation(values, total, total, 0.0, 0.0, ONE_EVALUATION, -math.inf)
 
 
 def along_theta(theta, evaluation):
@@ -151,7 +151,7 @@ def sweeping(transition):
         for i in range(len(thetas)):
             values = (layout, thetas[i].copy(), us[i].copy(), entries[i].copy(), of_u, of_entry)
             total = summed(values[ENTRIES])
-            start = Evaluation(values, total, total, 0.0, 0.0, FREE)
+            start = Evaluation(values, total, total, 0.0, 0.0, FREE, -math.inf)
             end, _, _ = transition(rng, start, options, learnt, False)
             for j in range(thetas.shape[1]):
                 thetas[i, j] = end.values[THETA][j]

@@ -43,7 +43,7 @@ class Update(NamedTuple):
 
 def evaluate(number, theta, u):
     value = log_estimate(number, theta, u)
-    return value, Evaluation((number, theta, u), value, value, 0.0, 0.0, ONE_EVALUATION)
+    return value, Evaluation((number, theta, u), value, value, 0.0, 0.0, ONE_EVALUATION, -np.inf)
 
 
 def along_theta(theta, evaluation):
@@ -116,7 +116,7 @@ def sweeping(update):
     def sweep(rng, number, thetas, us, values, arguments):
         for i in range(len(thetas)):
             values_here = (number, thetas[i].copy(), us[i].copy())
-            start = Evaluation(values_here, values[i], values[i], 0.0, 0.0, FREE)
+            start = Evaluation(values_here, values[i], values[i], 0.0, 0.0, FREE, -np.inf)
             theta, u, values[i] = update(rng, start, arguments)
             for j in range(theta.size):
                 thetas[i, j] = theta[j]
