@@ -1,9 +1,10 @@
 """One chain of a run: a call of ``pm.sample`` that goes on from a checkpoint."""
 
+import contextlib
 import math
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,11 +73,18 @@ def run_chain(setup: Setup, job: Job) -> str:
             return "done"
         if store.stop_file.exists():
             return "stopped"
-        initial = setup.step.sampling_state
-        try:
+        with _left_as_it_was(setup.step):
             return _sample(setup, job, store, run, checkpoint, name)
-        finally:
-            setup.step.sampling_state = initial  # it serves other chains, or is the user's
+
+
+@contextlib.contextmanager
+def _left_as_it_was(step: Any) -> Iterator[None]:
+    """Put a step back where it was: it serves other chains, or is the user's."""
+    initial = step.sampling_state
+    try:
+        yield
+    finally:
+        step.sampling_state = initial
 
 
 def _sample(
@@ -200,6 +208,21 @@ class GoingOn(CompoundStep):
 
 
 # Going on
+
+
+def check_model(setup: Setup, store: Store, run: Run) -> None:
+    """Refuse a model that is not that of the draws in a store, where there are any.
+
+    Chains that go on find out by themselves, but some may have ended, and others not begun.
+    """
+    found = (store.checkpoint(run, chain) for chain in range(run.chains))
+    checkpoint = next((one for one in found if one is not None), None)
+    if checkpoint is None:
+        return
+    point = point_of(checkpoint, setup.model)
+    with _left_as_it_was(setup.step):
+        restore_state(setup.step, checkpoint, store)
+        _compare(setup.step, make_check(setup), point, checkpoint, store)
 
 
 def point_of(checkpoint: Checkpoint, model: pm.Model) -> Point:

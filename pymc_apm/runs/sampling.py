@@ -18,7 +18,7 @@ from pymc.stats.convergence import (
 from pymc_apm._compat import default_tune
 from pymc_apm.diagnostics.problems import problems
 from pymc_apm.errors import ModelError, StoreError, see
-from pymc_apm.runs.chain import Job
+from pymc_apm.runs.chain import Job, check_model
 from pymc_apm.runs.files import locked
 from pymc_apm.runs.layout import Layout, layout_of, rows_per_chunk
 from pymc_apm.runs.plan import Setup, accepted_by_pymc, describe, like, make_setup, versions
@@ -144,7 +144,7 @@ def sample(
     setup, layout = _prepare(where, draws, options, kwargs, **common)
     busy = f"{where} is in use: another process samples into it."
     with locked(where.folder / "lock", seconds=PATIENCE, otherwise=busy):
-        run = _resized(where, draws, layout)
+        run = _resized(where, draws, layout, setup)
         where.stop_file.unlink(missing_ok=True)
         jobs = [
             Job(str(where.path), chain, every)
@@ -272,11 +272,12 @@ def _difference(before: Any, now: Any) -> str:
     return f"{before!r:.80} was there, {now!r:.80} is given"
 
 
-def _resized(store: Store, draws: int, layout: Layout) -> Run:
+def _resized(store: Store, draws: int, layout: Layout, setup: Setup) -> Run:
     """Check the store, and make it as long as is wanted now; it never gets shorter than a chain."""
     run = store.read_run()
     store.sweep()
     store.check(run)
+    check_model(setup, store, run)
     longest = max(store.n_done(run, chain) for chain in range(run.chains)) - run.tune
     wanted = max(draws, longest)
     if wanted != run.draws or wanted != store.length(run):

@@ -10,6 +10,7 @@ from pymc.step_methods.compound import BlockedStep
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError, RunStopped, StoreError
+from pymc_apm.runs.store import Store
 from tests.runs.conftest import Case
 from tests.runs.models import differences, ising, symbolic
 
@@ -79,6 +80,30 @@ def test_another_estimator_is_noticed_by_what_it_estimates(copied):
 def test_another_prior_is_noticed(copied):
     with pytest.raises(StoreError, match="another model"):
         other_model(symbolic(prior_sd=1.1)).sample(30, store=copied)
+
+
+def test_another_prior_is_noticed_when_all_chains_have_ended(case, copied):
+    with pytest.raises(StoreError, match="another model"):
+        other_model(symbolic(prior_sd=1.1)).sample(store=copied)
+    assert not differences(case.sample(), case.sample(store=copied))
+
+
+def test_another_prior_is_noticed_when_the_chains_left_have_not_begun(case, store):
+    def interrupt(trace, draw):
+        if draw.chain == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(RunStopped):
+        case.sample(store=store, callback=interrupt)
+    with pytest.raises(StoreError, match="another model"):
+        other_model(symbolic(prior_sd=1.1)).sample(store=store)
+    assert not differences(case.sample(), case.sample(store=store))
+
+
+def test_another_model_leaves_the_store_as_long_as_it_was(copied):
+    with pytest.raises(StoreError, match="another model"):
+        other_model(symbolic(prior_sd=1.1)).sample(30, store=copied)
+    assert Store(copied).read_run().draws == 20
 
 
 def test_other_parameters_and_randomness_are_named(copied):
