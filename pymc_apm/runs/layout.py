@@ -25,6 +25,9 @@ RENAMED = {
 }
 """Statistics that have another name in a result."""
 
+OF_DRAWS = ("posterior", "sample_stats")
+"""The groups of a result that have something of every draw."""
+
 CHUNK_BYTES = 2**20
 """How many bytes a chunk of one variable has at the most, unless a single draw has more."""
 
@@ -75,7 +78,7 @@ class Layout(NamedTuple):
     ----------
     columns : list of Column
     groups : dict of Dataset
-        The groups of a result with one draw.
+        The groups of a result with one draw, of which all values are 0.
     """
 
     columns: list[Column]
@@ -187,7 +190,7 @@ def make_empty_store(path: Path, layout: Layout, plan: Mapping[str, Any]) -> Non
         warnings.simplefilter("ignore")
         root = zarr.open_group(path, mode="w-", zarr_format=3)
         for name, group in layout.groups.items():
-            if name not in ("posterior", "sample_stats"):
+            if name not in OF_DRAWS:
                 group.to_zarr(path, group=name, zarr_format=3, consolidated=False)
         for name in dict.fromkeys(column.group for column in layout.columns):
             draws = plan["tune"] if name.startswith("warmup_") else plan["draws"]

@@ -19,6 +19,7 @@ from pymc.step_methods.compound import flatten_steps
 from pymc_apm.claims import randomness_of_model
 from pymc_apm.errors import ModelError, see
 from pymc_apm.potential import tag_parameters
+from pymc_apm.runs.layout import OF_DRAWS
 from pymc_apm.runs.packing import encode, frozen_fields_of, pack
 from pymc_apm.runs.seeds import SeedOfRun
 from pymc_apm.signs import check_order
@@ -148,12 +149,19 @@ def like(trace: NDArray, kind: Any = NDArray) -> Any:
 # Descriptions
 
 
-def describe(setup: Setup, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a model, its data and its steps, so that another one can be told from it.
+def describe(setup: Setup, groups: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a model, its data, labels and steps, so that another one can be told from it.
 
     That the densities are the same is not seen here. It is compared where chains go on.
+
+    Parameters
+    ----------
+    setup : Setup
+    groups : dict of Dataset
+        Those of a result: draws, of which there are labels alone, and data.
     """
     model = setup.model
+    digests = {name: _digest(dataset) for name, dataset in sorted(groups.items())}
     point = model.initial_point()
     description = {
         "parameters": {name: [v.dtype.str, list(v.shape)] for name, v in sorted(point.items())},
@@ -161,7 +169,8 @@ def describe(setup: Setup, data: Mapping[str, Any]) -> dict[str, Any]:
             u.name: [u.tag.apm_randomness.kind_name, list(u.tag.apm_randomness.shape)]
             for u in sorted(randomness_of_model(model), key=lambda u: u.name)
         },
-        "data": {name: _digest(dataset) for name, dataset in sorted(data.items())},
+        "data": {name: digest for name, digest in digests.items() if name not in OF_DRAWS},
+        "labels": {name: digest for name, digest in digests.items() if name in OF_DRAWS},
         "steps": [_describe_step(step) for step in flatten_steps(setup.step)],
     }
     return json.loads(json.dumps(description))
@@ -172,7 +181,7 @@ def _digest(dataset: Any) -> str:
     for name, values in sorted(dataset.variables.items()):
         array = np.asarray(values.values)
         content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
-        digest.update(f"{name} {array.dtype} {array.shape} ".encode() + content)
+        digest.update(f"{name} {array.dtype} {values.dims} {array.shape} ".encode() + content)
     return digest.hexdigest()
 
 

@@ -208,7 +208,6 @@ def _prepare(
         keeps_tuning=not discards and tune > 0,
         options=idata_options,
     )
-    data = {n: g for n, g in layout.groups.items() if n not in ("posterior", "sample_stats")}
     run = Run(
         id=uuid.uuid4().hex,
         chains=chains,
@@ -217,7 +216,7 @@ def _prepare(
         rows=rows_per_chunk(layout.columns, draws),
         seed=list(seed),
         is_seed_given=random_seed is not None,
-        description=describe(setup, data),
+        description=describe(setup, layout.groups),
         columns=layout.columns,
         versions=versions(),
     )

@@ -128,6 +128,21 @@ def test_other_data_are_named(store):
                 apm.sample(3, **options)
 
 
+@pytest.mark.parametrize("draws", [2, 3])
+@pytest.mark.parametrize(("dims", "places"), [("place", ["b", "a"]), ("town", ["a", "b"])])
+def test_other_labels_are_named(store, draws, dims, places):
+    options = {"tune": 2, "chains": 1, "cores": 1, "quiet": True, "store": store}
+    for n, dim, names in ((2, "place", ["a", "b"]), (draws, dims, places)):
+        with pm.Model(coords={dim: names}):
+            theta = pm.Normal("theta", dims=dim)
+            apm.Potential("log_lik", (theta * apm.StandardNormal("u", shape=2)).sum())
+            if (dim, names) == ("place", ["a", "b"]):
+                apm.sample(n, **options)
+                continue
+            with pytest.raises(StoreError, match="its labels differ: posterior"):
+                apm.sample(n, **options)
+
+
 def test_other_data_of_an_exchange_step_are_noticed(store):
     case = Case("exchange")
     case.sample(5, store=store)
