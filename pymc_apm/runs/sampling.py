@@ -83,8 +83,8 @@ def sample(
     every : float
         Seconds from one commit of a chain to the next: what is lost at the most when it is killed.
     **kwargs
-        All other options of ``pm.sample``, but for ``trace``, ``backend`` and those for other
-        samplers. A ``callback`` is called where the chain runs.
+        All other options of ``pm.sample``, but for ``trace``, ``backend``, those for other samplers
+        and the log-likelihood of ``idata_kwargs``. A ``callback`` is called where the chain runs.
 
     Returns
     -------
@@ -185,6 +185,12 @@ def _prepare(
         step_options["nuts"] = step_options.get("nuts", {}) | accept
     discards = options.pop("discard_tuned_samples", True)
     idata_options = dict(options.pop("idata_kwargs", None) or {})
+    for name in ("log_likelihood", "log_prior"):
+        if idata_options.pop(name, False):
+            raise ModelError(
+                f"apm.sample with a store does not compute the {name}: leave it out of "
+                f"idata_kwargs, and call pm.compute_{name} with the result. {see('runs')}"
+            )
     names = ["init", "n_init", "jitter_max_retries"]
     nuts_options = {name: options[name] for name in names if name in options}
     setup = make_setup(

@@ -193,6 +193,8 @@ def test_a_folder_with_something_else_is_left_alone(case, tmp_path):
         {"draws": 0},
         {"every": -1.0},
         {"var_names": ["nothing"]},
+        {"idata_kwargs": {"log_likelihood": True}},
+        {"idata_kwargs": {"log_prior": ["mu"]}},
     ],
     ids=lambda options: next(iter(options)),
 )
