@@ -23,6 +23,7 @@ from pymc_apm.runs.layout import OF_DRAWS
 from pymc_apm.runs.packing import encode, frozen_fields_of, pack
 from pymc_apm.runs.seeds import SeedOfRun
 from pymc_apm.signs import check_order
+from pymc_apm.steps.by_gradient import steps_beside_nuts
 from pymc_apm.types import Point
 
 PACKAGES = ("numpy", "scipy", "numba", "pytensor", "pymc", "pymc_apm")
@@ -73,6 +74,7 @@ def make_setup(
 ) -> Setup:
     """Put the steps of a run together as ``pm.sample`` does."""
     tag_parameters(model)
+    step = steps_beside_nuts(model, {"step": step, **step_options}) or step
     provided, selected = assign_step_methods(model, step, methods=STEP_METHODS)
     starts = None
     if not provided and len(selected) == 1 and issubclass(next(iter(selected)), NUTS):

@@ -6,6 +6,7 @@ import pytest
 from pymc.step_methods.state import equal_dataclass_values
 
 import pymc_apm as apm
+from pymc_apm.steps.by_gradient import MANY
 from tests.marks import others_are_slow
 from tests.runs.conftest import Case
 from tests.runs.models import KINDS, differences, symbolic
@@ -120,6 +121,15 @@ def test_steps_that_pymc_chooses(store):
     expected = case.sample()
     case.cut(35, store)
     assert not differences(expected, case.sample(store=store))
+
+
+def test_many_parameters_are_left_to_nuts_here_too(store):
+    with pm.Model():
+        theta = pm.Normal("theta", shape=MANY)
+        apm.Potential("log_lik", theta.sum() * apm.StandardNormal("u", shape=()))
+        options = {"tune": 5, "chains": 1, "cores": 1, "random_seed": 1, "quiet": True}
+        expected = pm.sample(3, **options)
+        assert not differences(expected, apm.sample(3, store=store, **options))
 
 
 def test_starting_points_and_recorded_variables(case, store):
