@@ -11,9 +11,12 @@ import numpy as np
 import pymc as pm
 from pymc.step_methods.compound import CompoundStep, flatten_steps
 from pytensor.compile.mode import Mode
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
 
 from pymc_apm._compat import compile_function
-from pymc_apm.errors import StoreError, see
+from pymc_apm.claims import clamped
+from pymc_apm.errors import StoreError, describe_value, see
 from pymc_apm.randomness import randomness_in
 from pymc_apm.runs.files import locked
 from pymc_apm.runs.plan import Setup, like
@@ -220,9 +223,10 @@ def check_model(setup: Setup, store: Store, run: Run) -> None:
     if checkpoint is None:
         return
     point = point_of(checkpoint, setup.model)
-    with _left_as_it_was(setup.step):
+    with _left_as_it_was(setup.step), clamped(setup.model):
         restore_state(setup.step, checkpoint, store)
         _compare(setup.step, make_check(setup), point, checkpoint, store)
+        _compare_recorded(setup, store, run, checkpoint, point)
 
 
 def point_of(checkpoint: Checkpoint, model: pm.Model) -> Point:
@@ -272,6 +276,29 @@ def _compare(
             raise StoreError(
                 f"{store} was made with another model, other data or another estimator: at the "
                 f"last draw of chain {checkpoint.chain} {told}. {see('runs')}"
+            )
+
+
+def _compare_recorded(
+    setup: Setup, store: Store, run: Run, checkpoint: Checkpoint, point: Point
+) -> None:
+    """Compute what was recorded of the last draw again: the density tells nothing of some of it."""
+    section = store.sections(run)[int(checkpoint.n_done > run.tune)]
+    chunk, row = divmod(checkpoint.n_done - 1 - section.start, run.rows)
+    trace = setup.trace
+    found = dict(zip(trace.varnames, trace.fn(*point.values()), strict=True))
+    drawn = [
+        v.name for v in trace.vars if any(isinstance(a.type, RandomType) for a in ancestors([v]))
+    ]
+    for column in section.columns:
+        if not column.group.endswith("posterior") or column.name in drawn or not column.n_bytes:
+            continue
+        before = store.read_chunk(column, run, checkpoint.chain, chunk)[row]
+        if not np.allclose(before, found[column.name], rtol=1e-6, equal_nan=True):
+            raise StoreError(
+                f"{store} was made with another model: at the last draw of chain "
+                f"{checkpoint.chain} {column.name} was {describe_value(before)} and is "
+                f"{describe_value(found[column.name])} now. {see('runs')}"
             )
 
 

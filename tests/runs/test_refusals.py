@@ -106,6 +106,30 @@ def test_another_model_leaves_the_store_as_long_as_it_was(copied):
     assert Store(copied).read_run().draws == 20
 
 
+def test_another_deterministic_is_noticed(store):
+    for power, is_refused in ((1.0, False), (2.0, True)):
+        with pm.Model():
+            theta = pm.Normal("theta", shape=2)
+            apm.Potential("log_lik", (theta * apm.StandardNormal("u", shape=2)).sum())
+            pm.Deterministic("eta", theta**power)
+            options = {"tune": 2, "chains": 1, "cores": 1, "quiet": True, "store": store}
+            if not is_refused:
+                apm.sample(2, **options)
+                continue
+            with pytest.raises(StoreError, match=r"another model: .* chain 0 eta was \["):
+                apm.sample(3, **options)
+
+
+def test_a_deterministic_that_is_drawn_is_no_other_one(store):
+    with pm.Model():
+        theta = pm.Normal("theta")
+        apm.Potential("log_lik", theta * apm.StandardNormal("u", shape=()))
+        pm.Deterministic("copy", pm.Normal.dist(theta, 1))
+        options = {"tune": 2, "chains": 1, "cores": 1, "quiet": True, "store": store}
+        apm.sample(2, **options)
+        assert apm.sample(3, **options).posterior["copy"].shape == (1, 3)
+
+
 def test_other_parameters_and_randomness_are_named(copied):
     with pm.Model() as model:
         theta = pm.Normal("theta")
