@@ -186,18 +186,19 @@ class Writer:
         is_full, is_end = self.row >= self.end, n_done == self.run.tune + self.run.draws
         now = time.monotonic()
         is_due = is_end or now >= self._last_commit + self._every
-        if is_due or now >= self.next_look:
+        looks = is_due or now >= self.next_look
+        if looks:
             self.next_look = now + self._interval
             self._see_orders()
             is_due = is_due or self.status == "stopped"
-            if is_end and self.status == "running":
-                self.status = "done"
-            if self.status != "replaced":
-                self._tell(n_done, now)
         if (is_full or is_due) and self.status != "replaced":
             self._write_rows()
             if is_due:
                 self._commit(n_done, point)
+        if is_end and self.status == "running":
+            self.status = "done"  # with its commit, before which Ctrl-C may come
+        if looks and self.status != "replaced":
+            self._tell(n_done, now)
         if is_full and not is_end:
             self._begin(n_done)
         if self.status != "running" and not self.ends_late:

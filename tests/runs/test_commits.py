@@ -10,7 +10,7 @@ import time
 import pytest
 
 import pymc_apm as apm
-from pymc_apm.errors import StoreError
+from pymc_apm.errors import RunStopped, StoreError
 from tests.marks import others_are_slow
 from tests.runs import kills
 from tests.runs.models import KINDS, differences
@@ -135,6 +135,17 @@ def test_a_commit_without_its_order_is_found_out(case, cut, tmp_path, monkeypatc
     with pytest.raises(StoreError, match="damaged"):
         case.sample(chains=1, store=copy)
         apm.open_run(copy)
+
+
+def test_ctrl_c_before_the_last_commit_is_no_end(case, store, monkeypatch):
+    def interrupt(self, *args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pymc_apm.runs.recorder.Writer._commit", interrupt)
+        with pytest.raises(RunStopped):
+            case.sample(chains=1, store=store)
+    assert not differences(case.sample(chains=1), case.sample(chains=1, store=store))
 
 
 @pytest.mark.parametrize("n_writes", [0, 1, 5, 13])
