@@ -152,6 +152,7 @@ def sample(
             if where.n_done(run, chain) < run.tune + run.draws
         ]
         _run(setup, where, run, jobs, executor, cores, mp_ctx, is_shown)
+        _check_end(where, run)
     result = opened(where, run, draws)
     _warn(result, setup.model, checks=checks, quiet=quiet)
     return result
@@ -321,6 +322,17 @@ def _run(
             run_elsewhere(workers, store, run, jobs)
     finally:
         workers.close()
+
+
+def _check_end(store: Store, run: Run) -> None:
+    """Check that all draws are here: workers may have written them somewhere else."""
+    total = run.tune + run.draws
+    short = [chain for chain in range(run.chains) if store.n_done(run, chain) < total]
+    if short:
+        raise StoreError(
+            f"{store} lacks draws of chains that ended: {', '.join(map(str, short))}. All workers "
+            f"must see the same folder under this path. The same call goes on. {see('runs')}"
+        )
 
 
 def _warn(result: Any, model: pm.Model, *, checks: bool, quiet: bool) -> None:

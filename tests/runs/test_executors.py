@@ -3,6 +3,7 @@
 import concurrent.futures
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -173,6 +174,26 @@ def test_a_chain_without_progress_is_given_up(case, store):
         case.sample(store=store, executor=executor, chains=1)
     assert executor.n_submitted == 3
     assert not differences(case.sample(chains=1), case.sample(store=store, chains=1))
+
+
+class Elsewhere(concurrent.futures.Executor):
+    """Runs each task in a copy of the store."""
+
+    def __init__(self, store, other):
+        self.store, self.other = store, other
+
+    def submit(self, function, payload, job):
+        shutil.copytree(self.store, self.other, dirs_exist_ok=True)
+        future = concurrent.futures.Future()
+        future.set_result(function(payload, job._replace(path=str(self.other))))
+        return future
+
+
+def test_draws_that_are_somewhere_else_are_missed(case, store, tmp_path):
+    case.cut(40, store)
+    with pytest.raises(StoreError, match=r"lacks draws of chains that ended: 0, 1\..*same folder"):
+        case.sample(store=store, executor=Elsewhere(store, tmp_path / "other"))
+    assert not differences(case.sample(), case.sample(store=store))
 
 
 class Forgetful(concurrent.futures.Executor):
