@@ -197,11 +197,21 @@ def _describe_step(step: Any) -> dict[str, Any]:
                 options[name] = value
     options["options"] = getattr(step, "options", None)
     options["u"] = [u.name for u in getattr(step, "updated_randomness", ())]
+    if hasattr(step, "learnt"):
+        options["start"] = _digest_of_start(step.start())
     return {
         "name": type(step).__name__,
         "variables": [variable.name for variable in step.vars],
         "options": {name: _plain(value) for name, value in options.items()},
     }
+
+
+def _digest_of_start(learnt: Any) -> str:
+    """Return a digest of scales and covariances, but for digits that differ between machines."""
+    arrays: list[np.ndarray] = []
+    tree = encode(learnt, arrays)
+    numbers = [array.astype(np.float32).tobytes() for array in arrays]
+    return hashlib.sha256(b"".join([json.dumps(tree).encode(), *numbers])).hexdigest()
 
 
 def _nothing() -> None:

@@ -50,6 +50,21 @@ def test_other_steps_are_refused(case, copied, make, told):
         case.sample(store=copied, step=step)
 
 
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        (apm.APMSlice, {"width": 1.0}, {"width": 2.0}),
+        (apm.APMMetropolis, {"scaling": 1.0}, {"scaling": 2.0}),
+        (apm.APMMetropolis, {"covariance": [1.0, 1.0]}, {"covariance": [1.0, 2.0]}),
+    ],
+)
+def test_other_widths_and_scales_are_refused(case, store, kind, first, second):
+    with case.model:
+        case.sample(store=store, step=kind(compile=False, **first))
+        with pytest.raises(StoreError, match="steps differ: options: start"):
+            case.sample(30, store=store, step=kind(compile=False, **second))
+
+
 def test_an_option_of_a_step_of_pymc_is_noticed(store):
     model = symbolic()
     with model:
