@@ -4,6 +4,7 @@ import math
 import shutil
 import uuid
 import warnings
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,7 +172,7 @@ def rows_per_chunk(columns: Iterable[Column], draws: int) -> int:
 # The empty store
 
 
-def make_empty_store(path: Path, layout: Layout, plan: Mapping[str, Any]) -> None:
+def make_empty_store(path: Path, layout: Layout, plan: Mapping[str, Any]) -> dict[str, int]:
     """Make a Zarr store for the draws of a run, all of which are yet to be made.
 
     Parameters
@@ -182,6 +183,11 @@ def make_empty_store(path: Path, layout: Layout, plan: Mapping[str, Any]) -> Non
     plan : dict
         The numbers of ``chains``, ``draws`` and draws for tuning, ``tune``, and the draws in a
         chunk, ``rows``.
+
+    Returns
+    -------
+    dict
+        The checksums of the files of data and labels, which stay as they are.
     """
     import zarr
 
@@ -200,6 +206,8 @@ def make_empty_store(path: Path, layout: Layout, plan: Mapping[str, Any]) -> Non
         for name in root.group_keys():
             root[name].attrs.update({"tuning_steps": plan["tune"]} if "post" in name else {})
         zarr.consolidate_metadata(path)
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != "zarr.json"]
+    return {file.relative_to(path).as_posix(): zlib.crc32(file.read_bytes()) for file in files}
 
 
 def _make_group(
@@ -243,14 +251,14 @@ def _make_group(
         )
 
 
-def resize(path: Path, layout: Layout, plan: Mapping[str, Any]) -> None:
-    """Make room for another number of draws in a store.
+def resize(path: Path, layout: Layout, plan: Mapping[str, Any]) -> dict[str, int]:
+    """Make room for another number of draws in a store; return what it is made of.
 
     The description of all arrays that is in the root is the one that is read. It is written last.
     """
     fresh = path / ".run" / f"grown-{uuid.uuid4().hex}"
     try:
-        make_empty_store(fresh, layout, plan)
+        checksums = make_empty_store(fresh, layout, plan)
         files = [file for file in fresh.rglob("*") if file.is_file()]
         order = sorted(files, key=lambda file: (file.name == "zarr.json", -len(file.parts)))
         for file in order:
@@ -259,5 +267,6 @@ def resize(path: Path, layout: Layout, plan: Mapping[str, Any]) -> None:
             if not place.exists() or place.read_bytes() != content:
                 write(place, content)
         sync(path)
+        return checksums
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

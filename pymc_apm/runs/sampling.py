@@ -226,6 +226,7 @@ def _prepare(
         description=describe(setup, layout.groups),
         columns=layout.columns,
         versions=versions(),
+        files={},
     )
     if old is None:
         store.create(run, layout)

@@ -9,6 +9,7 @@ import threading
 import time
 
 import numpy as np
+import pymc as pm
 import pytest
 
 import pymc_apm as apm
@@ -17,6 +18,7 @@ from pymc_apm.runs import packing
 from pymc_apm.runs.files import locked
 from pymc_apm.runs.packing import MAGIC, Packed, pack
 from pymc_apm.runs.store import Store
+from tests.runs.conftest import Case
 from tests.runs.models import differences
 
 
@@ -69,6 +71,36 @@ def test_a_file_that_was_cut_is_found(case, copied, name, n_bytes):
 def test_a_missing_chunk_is_found(case, copied):
     (copied / "posterior/mu/c/0/0").unlink()
     refused(case, copied, "is not there")
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """The store of a run with data and labels, and how to go on with it."""
+    with pm.Model(coords={"place": ["a", "b"]}) as model:
+        theta = pm.Normal("theta", dims="place")
+        x = pm.Data("x", [1.0, 2.0], dims="place")
+        apm.Potential("log_lik", (theta * x * apm.StandardNormal("u", dims="place")).sum())
+        pm.Normal("y", theta, observed=[0.1, 0.2], dims="place")
+    labelled = Case("slice")
+    labelled.model, labelled.step = model, None
+    path = tmp_path_factory.mktemp("labelled") / "run.zarr"
+    labelled.sample(store=path)
+    return labelled, path
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize(
+    "name", ["posterior/draw", "sample_stats/chain", "posterior/place", "observed_data/y"]
+)
+def test_damaged_data_and_labels_are_found(labelled, store, copy, name, is_there):
+    case, path = labelled
+    copy(path, store)
+    file = store / name / "c" / "0"
+    if is_there:
+        flip(file, 5)
+    else:
+        file.unlink()
+    refused(case, store, "damaged", draws=30)
 
 
 def test_a_file_of_another_run_is_found(case, copied, tmp_path):
@@ -145,6 +177,9 @@ def edit_run(path, **changes):
         {"columns": [["posterior", "mu", "<f8", [-1]]]},
         {"columns": [["posterior", "mu"]]},
         {"columns": 5},
+        {"files": {"../../../etc/passwd": 0}},
+        {"files": {"/etc/passwd": 0}},
+        {"files": 5},
         {"nonsense": 1},
     ],
     ids=str,
