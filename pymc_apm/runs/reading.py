@@ -22,8 +22,8 @@ def open_run(path: str | os.PathLike[str], *, verify: bool = True) -> Any:
     path : str
         The store.
     verify : bool
-        Whether to compare the checksums of all draws, for which they are read once. Those of what
-        you use are compared anyway when it is loaded.
+        Whether to compare the checksums of all draws, for which they are read once. That they are
+        there is seen anyway, and the checksums of what you use are compared when it is loaded.
 
     Returns
     -------
@@ -50,8 +50,7 @@ def open_run(path: str | os.PathLike[str], *, verify: bool = True) -> Any:
     check_packages()
     store = Store(path)
     run = store.read_run()
-    if verify:
-        store.check(run)
+    store.check(run, reads_draws=verify)
     return opened(store, run)
 
 

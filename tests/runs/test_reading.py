@@ -13,7 +13,7 @@ import pytest
 import xarray
 
 import pymc_apm as apm
-from pymc_apm.errors import RunStopped
+from pymc_apm.errors import RunStopped, StoreError
 from pymc_apm.runs.progress import shown, told
 from pymc_apm.runs.reading import rectangle
 from pymc_apm.runs.store import Store
@@ -58,6 +58,13 @@ def test_a_flipped_bit_is_found_where_it_is_used_at_the_latest(copied):
     result = apm.open_run(copied, verify=False)
     with pytest.raises(Exception, match=r"(?i)checksum"):
         result.posterior["mu"].load()
+
+
+def test_a_chunk_that_is_missing_is_found_without_reading(copied):
+    """It would be read as zeros."""
+    (copied / "sample_stats/n_evals/c/1/0").unlink()
+    with pytest.raises(StoreError, match=r"n_evals.* is not there"):
+        apm.open_run(copied, verify=False)
 
 
 def test_a_run_that_goes_on_can_be_looked_at(case, store):
