@@ -132,7 +132,7 @@ def sample(
     for name, allowed in REFUSED.items():
         if name in kwargs and kwargs.pop(name) not in allowed:
             raise ModelError(f"apm.sample with a store takes no {name}. {see('runs')}")
-    positive_integer("draws of apm.sample", draws)
+    draws = positive_integer("draws of apm.sample", draws)
     if not every >= 0:
         raise ModelError(f"every must be a number of seconds, not {every!r}.")
     check_packages()
@@ -178,7 +178,7 @@ def _prepare(
     old = store.read_run() if store.exists else None
     if chains is None:
         chains = max(2, cores or min(4, _cpu_count())) if old is None else old.chains
-    positive_integer("chains of apm.sample", chains)
+    chains = positive_integer("chains of apm.sample", chains)
     is_stored = old is not None and random_seed is None
     seed = SeedOfRun(*old.seed) if old is not None and is_stored else seed_of(random_seed)
     if "target_accept" in step_options:
@@ -208,6 +208,7 @@ def _prepare(
     )
     if tune is None:
         tune = default_tune(setup.step) if old is None else old.tune
+    tune = positive_integer("tune of apm.sample", tune, minimum=0)
     layout = layout_of(
         model,
         like(setup.trace),

@@ -230,6 +230,8 @@ def test_a_folder_with_something_else_is_left_alone(case, tmp_path):
         {"keep_warning_stat": True},
         {"nuts_sampler": "nutpie"},
         {"draws": 0},
+        {"tune": -1},
+        {"tune": 10.0},
         {"every": -1.0},
         {"var_names": ["nothing"]},
         {"idata_kwargs": {"log_likelihood": True}},

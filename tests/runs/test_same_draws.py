@@ -103,6 +103,12 @@ def test_seeds_of_any_kind(case, store, seed):
     assert not differences(expected, case.sample(store=store, random_seed=seed))
 
 
+def test_numbers_of_numpy_are_numbers(case, store):
+    options = {name: np.int64(n) for name, n in (("draws", 8), ("tune", 5), ("chains", 1))}
+    expected = case.sample(8, tune=5, chains=1)
+    assert not differences(expected, case.sample(store=store, **options))
+
+
 def test_several_processes_make_the_draws_of_one(case, store):
     case.cut(40, store, chains=3)
     result = case.sample(store=store, cores=2, chains=3)
