@@ -16,7 +16,7 @@ from pymc.step_methods import NUTS, STEP_METHODS, CompoundStep
 from pymc.step_methods.arraystep import PopulationArrayStepShared
 from pymc.step_methods.compound import flatten_steps
 
-from pymc_apm.claims import randomness_of_model
+from pymc_apm.claims import clamped, randomness_of_model
 from pymc_apm.errors import ModelError, see
 from pymc_apm.potential import tag_parameters
 from pymc_apm.runs.layout import OF_DRAWS
@@ -117,7 +117,8 @@ def make_setup(
             raise ModelError(f"var_names that are not in the model: {', '.join(sorted(unknown))}.")
         recorded = [v for v in model.unobserved_RVs if v.name in var_names]
         recorded = model.replace_rvs_by_values(recorded)
-    trace = NDArray(model=model, vars=recorded)
+    with clamped(model):  # it computes them once
+        trace = NDArray(model=model, vars=recorded)
     return Setup(model, whole, trace, initvals, starts, callback)
 
 

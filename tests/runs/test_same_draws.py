@@ -176,6 +176,18 @@ def test_a_model_for_nuts_alone(store):
     assert len(model.free_RVs) == 2
 
 
+def test_estimates_can_be_recorded(store):
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        log_lik = apm.Potential("log_lik", theta * apm.StandardNormal("u", shape=()))
+        pm.Deterministic("estimate", pm.math.exp(log_lik))
+        step = apm.APMSlice(compile=False)
+    options = {"step": step, "model": model, "tune": 5, "chains": 2, "cores": 1, "quiet": True}
+    expected = pm.sample(9, random_seed=1, **options)
+    apm.sample(4, store=store, random_seed=1, **options)
+    assert not differences(expected, apm.sample(9, store=store, **options))
+
+
 def test_a_callback_sees_every_draw_by_its_number(case, store):
     seen = []
     case.cut(33, store)
