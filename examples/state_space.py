@@ -1,6 +1,6 @@
 """State-space models: what the pool estimator costs, and what chains make of it.
 
-    python examples/state_space.py [--only TEXT] [--save FILE]
+    python examples/state_space.py [--only TEXT,TEXT,...] [--save FILE]
 
 prints, for stochastic volatility on the exchange rates that come with the package ``particles``
 (GBP against USD, 750 days): effective draws per second of ``pm.sample()`` without options, of NUTS
@@ -650,14 +650,14 @@ PARTS: dict[str, Callable[[], Found]] = {
 def main() -> None:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default="", help="run the parts with this in their names")
+    parser.add_argument("--only", default="", help="run the parts with one of these in their names")
     parser.add_argument("--save", type=Path, help="add what is found to this file of JSON")
     parser.set_defaults(seed=OPTIONS["random_seed"])
     arguments = parser.parse_args()
     logging.getLogger("pymc").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore")
     for name, part in PARTS.items():
-        if arguments.only not in name:
+        if not any(text in name for text in arguments.only.split(",")):
             continue
         for text, record in part():
             print(text, flush=True)
