@@ -43,6 +43,7 @@ def assert_unbiased(log_estimates: np.ndarray, log_likelihood: float) -> None:
     assert ratios.std() / np.sqrt(len(ratios)) < 0.05  # a bias of 25% would be seen
 
 
+@pytest.mark.slow
 def test_the_particle_filter_in_numba_is_unbiased(examples):
     rng = np.random.default_rng(1)
     y = examples.simulate_states(10, rng)

@@ -315,6 +315,7 @@ def test_what_is_no_sign_is_an_error(value):
         sample(model, draws=200, tune=5)
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_what_is_no_sign_is_an_error_in_compiled_code():
     with pm.Model() as model:

@@ -76,6 +76,7 @@ def test_a_likelihood_that_is_shifted_is_seen():
     assert "too large" in found.warnings[0] and "NOT calibrated" in repr(found)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_ranks_and_a_figure():
     first, second = (check(simulations=20, draws=40, tune=20) for _ in range(2))
     assert first.ranks.equals(second.ranks)
@@ -114,6 +115,7 @@ def test_chains_that_are_too_short_are_told():
     assert "effective sample size is below 50" in found.warnings[0]
 
 
+@pytest.mark.slow
 def test_a_vector_and_a_discrete_parameter_have_ranks():
     def build(y):
         with pm.Model() as model:

@@ -9,6 +9,7 @@ from scipy import integrate, stats
 import pymc_apm as apm
 from pymc_apm.diagnostics.means import log_mean, studentised
 from pymc_apm.errors import ModelError
+from tests.marks import others_are_slow
 from tests.models import PYTHON
 
 COUNTS = np.array([3, 0, 8, 2, 4])
@@ -192,7 +193,7 @@ def test_a_broken_estimator_is_found_out(name):
     assert "BIASED" in repr(found) and "BIASED" in found._repr_html_()
 
 
-@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("name", others_are_slow(["weights", "stream", "often zero"], GOOD))
 def test_a_good_estimator_raises_no_alarm(name):
     build_model, truth = GOOD[name]
     found = check(build_model, exact=truth, draws=2000)

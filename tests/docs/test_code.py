@@ -21,7 +21,7 @@ PAGES = [
     for page in sorted(DOCS.rglob("*.md"))
     if not {"_build", "notebooks"} & set(page.parts) and blocks_of(page)
 ]
-LONG = ("particles.md", "diagnosing.md", "recipes.md", "state_space.md")
+LONG = ("latent_gaussian.md", "particles.md", "diagnosing.md", "recipes.md", "state_space.md")
 """Pages whose code takes ten seconds or more."""
 QUICK = [page for page in PAGES if page.name not in LONG]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))

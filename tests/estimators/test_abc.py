@@ -90,6 +90,7 @@ def test_a_pilot_finds_epsilon_and_fixes_it(caplog):
     assert np.abs(scores(idata, *exact(epsilon))).max() < Z
 
 
+@pytest.mark.slow
 def test_an_epsilon_that_was_found_can_be_changed():
     model = model_of(None)
     with model:
@@ -141,6 +142,7 @@ def simulate_each(theta, u):
     return theta + u[:, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"samples": 3}, {"kind": "uniform"}])
 def test_independent_data_are_compared_each_by_itself(options):
     epsilon = 0.7

@@ -39,6 +39,7 @@ from tests.kernels.products import (
 from tests.kernels.runs import compiled, in_python
 from tests.kernels.targets import p_values
 from tests.kernels.test_invariance import sliced, walked
+from tests.marks import others_are_slow
 
 THRESHOLD = 2e-7
 N_CHAINS, N_ROUNDS = 3000, 3
@@ -277,7 +278,9 @@ BROKEN = {
 FAR_BELOW_THE_THRESHOLD = 1e-10
 
 
-@pytest.mark.parametrize("mistake", BROKEN)
+@pytest.mark.parametrize(
+    "mistake", others_are_slow(["the height of the first", "accepted by the first"], BROKEN)
+)
 def test_a_broken_update_is_found(mistake):
     result, _ = run(*BROKEN[mistake], n_chains=4000)
     assert min(p_values(result.before, result.after).values()) < FAR_BELOW_THE_THRESHOLD

@@ -270,6 +270,8 @@ def test_changed_groups_are_refused():
         apm.sample_latent(idata, marginal)
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_a_second_mode_that_a_laplace_approximation_does_not_see_is_drawn_too():
     """With heavy tails: the chain takes draws from the prior too, and so must what comes after."""
     first, second, scale = -1.0, 9.0, 0.5

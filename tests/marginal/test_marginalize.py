@@ -84,6 +84,8 @@ COPIES = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_is_sampled_and_knows_its_latents(name):
     marginal = COPIES[name](apm.marginalize(whole_model(), "b", samples=8, proposal="prior"))
@@ -208,6 +210,8 @@ def test_what_is_chosen_is_told(caplog):
     assert "pymc_extras" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 @pytest.mark.parametrize("proposal", ["prior", "laplace"])
 def test_a_model_of_single_precision(proposal):
     """The estimates agree with those of double precision: u is the same."""

@@ -105,7 +105,8 @@ def test_death_while_a_store_is_made(case, tmp_path, stride):
         assert not differences(expected, case.sample(chains=1, store=path))
 
 
-@pytest.mark.parametrize("stride", others_are_slow([60], [60, 15]))
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [15])
 def test_death_while_a_store_gets_longer(case, cut, tmp_path, stride):
     """It can be opened all the time, and goes on."""
     path, _ = cut
@@ -182,7 +183,7 @@ def test_a_full_disk_leaves_no_half_of_a_store(case, store, monkeypatch):
     assert list(store.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", others_are_slow(["slice", "PM MH stream"], KINDS))
+@pytest.mark.parametrize("name", others_are_slow(["slice"], KINDS))
 @pytest.mark.compiler
 def test_a_run_that_is_killed_again_and_again(name):
     is_quick = name in ("slice", "PM MH stream")

@@ -64,6 +64,7 @@ def n_done(store, chain=0):
     return Store(store).progress(chain).get("n_done", 0)
 
 
+@pytest.mark.slow
 def test_dask_makes_the_draws_of_one_process(case, store, client):
     result = case.sample(store=store, executor=client.get_executor(), chains=3)
     assert not differences(case.sample(chains=3), result)

@@ -17,6 +17,8 @@ from tests.modes import interpreted
 from tests.state_space.models import MISSING, TIMES, build
 from tests.state_space.truth import kalman
 
+pytestmark = [pytest.mark.slow, pytest.mark.in_python]
+
 N = 1500
 A, S = 0.7, 0.6
 REFERENCE = {"a": 0.5, "s": 0.8}

@@ -185,6 +185,8 @@ def test_a_chain_that_is_restored_goes_on_in_the_same_way() -> None:
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_a_bound_that_is_none_would_change_draws(monkeypatch: Any) -> None:
     """The test above finds a filter that stops too early."""
     original = ParticleFilter.split

@@ -11,7 +11,6 @@ import pytest
 import pymc_apm as apm
 from pymc_apm.density.target import Target
 from pymc_apm.errors import ModelError
-from tests.marks import others_are_slow
 from tests.modes import interpreted
 from tests.state_space.linear import Args, kalman
 from tests.state_space.test_particles import (
@@ -63,13 +62,17 @@ def ar(*asked: str, points: int = 4, y: Any = Y, **options: Any) -> pm.Model:
 BOTH = ("proposal", "lookahead")
 
 
-@pytest.mark.parametrize("points", others_are_slow([2], [2, 4]))
-@pytest.mark.parametrize("asked", others_are_slow([BOTH], [BOTH[:1], BOTH[1:], BOTH]))
+@pytest.mark.slow
+@pytest.mark.in_python
+@pytest.mark.parametrize("points", [2, 4])
+@pytest.mark.parametrize("asked", [BOTH[:1], BOTH[1:], BOTH])
 def test_it_is_unbiased(asked: tuple[str, ...], points: int) -> None:
     logs = estimates(ar(*asked, points=points), POINT, REPETITIONS)
     assert abs(z_score(logs, kalman(Y, Args()))) < Z_BOUND
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_a_weight_without_the_proposal_is_noticed(monkeypatch: Any) -> None:
     from pymc_apm.estimators.states import particle_graphs
 

@@ -59,6 +59,8 @@ def test_it_is_unbiased_with_missing_data():
     assert abs(z_score(logs, kalman(Y, Args()))) < Z_BOUND
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 @pytest.mark.parametrize("points", [2, 4])
 def test_a_simulator_is_unbiased_with_substeps_and_sums(points):
     logs = estimates(sir(points=points), {"beta_log__": math.log(1.3)}, 1200)
@@ -124,12 +126,16 @@ def test_states_with_values_of_positive_probability_are_not_for_a_pool(transitio
     assert model["y_u"].tag.apm_randomness.kind.made_of == "normal"
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_a_simulator_sorted_along_a_curve_is_unbiased():
     model = sir(substeps=1, sort_by=None)
     logs = estimates(model, {"beta_log__": math.log(1.3)}, 1200)
     assert abs(z_score(logs, sir_log_likelihood(1.3, substeps=1))) < Z_BOUND
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_a_hidden_markov_model_is_unbiased():
     """It has no density that the pool estimator takes, so that particles are chosen."""
     logs = estimates(hidden_markov(), {"sd": 0.6}, 2500)
@@ -215,6 +221,8 @@ def numbers_and_estimate(u, log_estimate):
     return np.array([*u.ravel(), *(u.ravel() ** 2), math.exp(log_estimate)])
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 @pytest.mark.parametrize(
     ("make", "point"),
     [(ar, {"a": 0.8, "s": 1.0}), (hidden_markov, {"sd": 0.6})],
@@ -225,6 +233,8 @@ def test_its_own_update_leaves_the_target_invariant(make, point):
     assert np.abs(z).max() < 4.8
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 @pytest.mark.parametrize(
     ("make", "point"), [(ar, {"a": 0.8, "s": 1.0}), (hidden_markov, {"sd": 0.6})]
 )

@@ -91,6 +91,8 @@ def test_far_away_nothing_underflows() -> None:
         assert np.isfinite(gradient(300.0)).all() and gradient(300.0)[0] < 0.0
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 @pytest.mark.parametrize(
     "copy",
     [
@@ -285,6 +287,8 @@ def test_points_are_wherever_a_state_may_be(initial: Any, transition: Any, suppo
     assert supports_of(specification) == (support,)
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_five_dimensions_are_told_by_64_points() -> None:
     rng = np.random.default_rng(3)
     y = np.cumsum(rng.normal(size=(30, 5)), axis=0) + rng.normal(size=(30, 5))

@@ -119,6 +119,8 @@ def test_paths_are_statistics_and_leave_the_chain_as_it_is(kind: str) -> None:
     assert "effective_points" in filtered
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_copies_and_two_cores_record_the_same(kind: str) -> None:
     model = autoregression(kind, 5)
     first = dataset_of(quick_run(model), "sample_stats")["y_states"].values

@@ -40,6 +40,7 @@ def test_fresh_processes_give_the_draws_of_one_process(name, mp_ctx):
     assert same_draws(*runs)
 
 
+@pytest.mark.slow
 def test_a_spawned_process_gives_the_draws_of_one_process():
     """The steps travel with their model; u is shared by one of ours and one of PyMC."""
     model = toy_gaussian(dim=2)

@@ -17,6 +17,7 @@ PYMC_STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PYMC_STEPS)
 def test_a_step_of_pymc_after_elliptical_u(name):
     make, draws = PYMC_STEPS[name]
