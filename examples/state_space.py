@@ -82,7 +82,7 @@ def volatility_with_states(y: np.ndarray) -> pm.Model:
 
 
 def ended(
-    method: str, draws: dict[str, np.ndarray], seconds: float, first_seconds: float = np.nan
+    method: str, draws: dict[str, np.ndarray], seconds: float, first_seconds: float = 0.0
 ) -> tuple[str, Record]:
     """Return what came of a run: effective draws of the slowest parameter, a second of clock time.
 
@@ -94,12 +94,12 @@ def ended(
         "draws": int(next(iter(draws.values())).size),
         "effective": effective,
         "per_second": effective / seconds,
-        "first_per_second": effective / first_seconds,
+        "first_per_second": effective / first_seconds if first_seconds else None,
         "means": {name: float(values.mean()) for name, values in draws.items()},
         "sds": {name: float(values.std()) for name, values in draws.items()},
     }
     text = f"{method:34} {effective:7.0f} effective draws, {effective / seconds:8.2f} per second"
-    if seconds != first_seconds > 0:
+    if seconds != first_seconds > 0.0:
         text += f", {effective / first_seconds:.2f} with all that is compiled"
     means = [f"{v} {record['means'][v]:.3f} ({record['sds'][v]:.3f})" for v in draws]
     return f"{text}; {', '.join(means)}", record
