@@ -45,9 +45,16 @@ def test_an_example_runs(script, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["silently_biased.py", "nuts_step_sizes.py"])
-def test_a_small_study_runs(script, tmp_path):
-    short = ["--draws", "20", "--tune", "20", "--chains", "2", "--methods", "chain"]
+@pytest.mark.parametrize(
+    ("script", "methods"),
+    [
+        ("silently_biased.py", "chain"),
+        ("nuts_step_sizes.py", "chain"),
+        ("abc_beside_smc.py", "apm.estimators.abc,pm.sample_smc"),
+    ],
+)
+def test_a_small_study_runs(script, methods, tmp_path):
+    short = ["--draws", "20", "--tune", "20", "--chains", "2", "--methods", methods]
     command = [sys.executable, str(EXAMPLES / script), *short, "--save", "saved.json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
