@@ -36,9 +36,9 @@ predefined_modes["FAST_COMPILE"] = predefined_modes["FAST_COMPILE"].excluding(
 
 def compiles(item: pytest.Item) -> bool:
     """Say whether a test compiles models as users do."""
-    folders = [TESTS / name for name in FOLDERS_THAT_COMPILE]
     if item.get_closest_marker("in_python"):
         return False
+    folders = [TESTS / name for name in FOLDERS_THAT_COMPILE]
     has_marker = any(map(item.get_closest_marker, ("compiler", "slow")))
     return has_marker or any(map(item.path.is_relative_to, folders))
 

@@ -132,7 +132,13 @@ def print_table(records: Sequence[Record], columns: Sequence[tuple[str, str, str
     print()
 
 
-def save(arguments: argparse.Namespace, records: Sequence[Record], *, add: bool = False) -> None:
+def save(
+    arguments: argparse.Namespace,
+    records: Sequence[Record],
+    *,
+    add: bool = False,
+    instead_of: Callable[[Record], bool] | None = None,
+) -> None:
     """Write records to the file that was asked for, with all that it takes to make them again.
 
     Pages of the documentation take the numbers of their tables from such files, in docs/results.
@@ -144,6 +150,8 @@ def save(arguments: argparse.Namespace, records: Sequence[Record], *, add: bool 
     records : sequence of dict
     add : bool, optional
         Add to what is in the file.
+    instead_of : callable, optional
+        Says which records of the file these replace.
     """
     path: Path | None = arguments.save
     if path is None:
@@ -160,6 +168,8 @@ def save(arguments: argparse.Namespace, records: Sequence[Record], *, add: bool 
     content = read_saved(path) if add else {"made_by": [], "records": []}
     if made_by not in content["made_by"]:
         content["made_by"].append(made_by)
+    if instead_of is not None:
+        content["records"] = [r for r in content["records"] if not instead_of(r)]
     content["records"] += records
     path.write_text(json.dumps(content, indent=1) + "\n")
     if not add:

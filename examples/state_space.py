@@ -177,12 +177,10 @@ def particle_metropolis() -> Found:
 
 def simulated_volatility(n: int) -> np.ndarray:
     rng = np.random.default_rng(2)
-    x, y = np.empty(n), np.empty(n)
-    x[0] = -1.0
+    x = np.full(n, -1.0)
     for t in range(1, n):
         x[t] = -1.0 + 0.95 * (x[t - 1] + 1.0) + 0.25 * rng.normal()
-    y[:] = np.exp(x / 2) * rng.normal(size=n)
-    return y
+    return np.exp(x / 2) * rng.normal(size=n)
 
 
 def kalman(y: np.ndarray) -> pm.Model:
@@ -651,7 +649,11 @@ def main() -> None:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", help="run the parts with one of these in their names")
-    parser.add_argument("--save", type=Path, help="add what is found to this file of JSON")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        help="write what is found to this file of JSON, beside what other parts found",
+    )
     parser.set_defaults(seed=OPTIONS["random_seed"])
     arguments = parser.parse_args()
     logging.getLogger("pymc").setLevel(logging.WARNING)
@@ -659,9 +661,12 @@ def main() -> None:
     for name, part in PARTS.items():
         if not any(text in name for text in arguments.only.split(",")):
             continue
+        made = {"part": name, "pymc": version("pymc")}
+        records = []
         for text, record in part():
             print(text, flush=True)
-            save(arguments, [{"part": name, "pymc": version("pymc"), **record}], add=True)
+            records.append(made | record)
+        save(arguments, records, add=True, instead_of=lambda r, of=made: of.items() <= r.items())
 
 
 if __name__ == "__main__":

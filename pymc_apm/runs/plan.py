@@ -155,7 +155,8 @@ def like(trace: NDArray, kind: Any = NDArray) -> Any:
 def describe(setup: Setup, groups: Mapping[str, Any]) -> dict[str, Any]:
     """Describe a model, its data, labels and steps, so that another one can be told from it.
 
-    That the densities are the same is not seen here. It is compared where chains go on.
+    That the densities are the same is not seen here. They are computed again at the last draw of a
+    chain, and compared.
 
     Parameters
     ----------

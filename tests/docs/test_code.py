@@ -22,7 +22,7 @@ PAGES = [
     if not {"_build", "notebooks"} & set(page.parts) and blocks_of(page)
 ]
 LONG = ("latent_gaussian.md", "particles.md", "diagnosing.md", "recipes.md", "state_space.md")
-"""Pages whose code takes ten seconds or more."""
+"""Pages whose code takes some seconds or more."""
 QUICK = [page for page in PAGES if page.name not in LONG]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
