@@ -491,6 +491,7 @@ def main() -> None:
                 results.append(result)
             elif anneal == arguments.anneal[0]:  # there is nothing to anneal
                 results.append(run_method(method, 0, ising, y, posterior, arguments))
+            save(arguments, [result.record for result in results])  # what is at hand, of a long run
 
     series = [
         run_series(method, anneal, ising, y, posterior, arguments)

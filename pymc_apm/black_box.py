@@ -131,16 +131,16 @@ class _Function:
                 )
             args = bound.args
         inputs = [self._as_variable(position, arg) for position, arg in enumerate(args)]
-        sources = [source.name for source in map(_source, inputs) if source is not None]
-        repeated = {name for name in sources if sources.count(name) > 1}
+        sources = tuple(map(_source, inputs))
+        names = [source.name for source in sources if source is not None]
+        repeated = {name for name in names if names.count(name) > 1}
         if repeated:
             raise ModelError(
                 f"The black box {_name(self.fn)} was given {', '.join(sorted(repeated))} more than "
                 "once: its arguments would yield the same random numbers."
             )
-        op = BlackBox(
-            self.fn, self.outputs, tuple(_source(variable) for variable in inputs), self.gradient
-        )
+        kind = _kind_of_box(self.fn, self.outputs, sources)
+        op = kind(self.fn, self.outputs, sources, self.gradient)
         results = op(*inputs, return_list=True)[: len(self.outputs)]
         return results[0] if len(results) == 1 else results
 
@@ -345,6 +345,18 @@ def _source(variable: Variable) -> Source | None:
         return None
     kind = randomness.kind
     return Source(randomness.name, kind.is_lazy, kind.made_of == "normal")
+
+
+def _kind_of_box(
+    fn: Callable[..., Any], outputs: Sequence[TensorType], sources: Sequence[Source | None]
+) -> type[BlackBox]:
+    """Return the op for a function: whether Numba can compile calls of it."""
+    is_of_numba = hasattr(fn, "py_func") and hasattr(fn, "targetoptions")
+    if not is_of_numba or any(sources) or any(output.dtype != "float64" for output in outputs):
+        return BlackBox
+    from pymc_apm.numba_box import NumbaBox
+
+    return NumbaBox
 
 
 def _checked_outputs(outputs: Sequence[TensorType] | None) -> tuple[TensorType, ...]:

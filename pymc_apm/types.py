@@ -90,7 +90,9 @@ def reaching(memo: Any, log_height: float) -> Any:
     So an estimator may stop where it cannot get there. This is for updates to which all that is
     below the height is the same, as it is to slice sampling.
     """
-    return memo._replace(log_height=log_height) if isinstance(memo, Evaluation) else memo
+    if not isinstance(memo, Evaluation):
+        return memo
+    return Evaluation(*memo[:-1], log_height)  # a third of the time that _replace takes
 
 
 class State(NamedTuple):

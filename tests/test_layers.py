@@ -82,7 +82,7 @@ ONLY = {"kernels": NUMERIC, "adaptive": NUMERIC, "types": NUMERIC}
 """All that these rooms import from elsewhere, the standard library apart."""
 
 ONLY_IN = {
-    "numba": {"compiled", "estimators", "_compat"},
+    "numba": {"compiled", "estimators", "_compat", "black_box"},
     "matplotlib": {"plots"},
     "zarr": {"runs"},
     "google_crc32c": {"runs"},
@@ -90,7 +90,7 @@ ONLY_IN = {
 }
 """Packages that other rooms do not know."""
 
-SAME_ROOM = {"kinds": "randomness"}
+SAME_ROOM = {"kinds": "randomness", "numba_box": "black_box"}
 """Modules that are part of a room under another name."""
 
 TOLERATED = {("density", "kernels.stream")}

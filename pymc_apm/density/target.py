@@ -543,8 +543,9 @@ class Target:
 
     @property
     def ops_in_python(self) -> list[Op]:
-        """The ops of the log density that are known to call Python."""
-        return [op for placed in self.stages for op in _ops_in_python(placed.stage)]
+        """The ops of the log density that call Python wherever they run."""
+        found = [op for placed in self.stages for op in _ops_in_python(placed.stage)]
+        return [op for op in found if not getattr(op, "is_compiled", False)]
 
     @property
     def has_compiled_ops(self) -> bool:
