@@ -126,29 +126,31 @@ def test_in_python_it_is_any_other_black_box():
     assert np.isfinite(idata.posterior["theta"].values).all()
 
 
+def log_likelihood(transition):
+    """Return the log-likelihood of some data by particles that a function moves, given u."""
+    with pm.Model() as model:
+        a = pm.Uniform("a", 0, 1)
+        apm.estimators.state_space(
+            "y",
+            np.array([0.3, -1.0, 0.4]),
+            initial=pm.Normal.dist(0, 1),
+            transition=lambda x: transition(x, pm.Normal.dist(0, 1), a),
+            observation=lambda x: pm.Normal.dist(x, 1),
+            method="particles",
+            points=5,
+        )
+    for number, u in enumerate(model.data_vars):
+        rng = np.random.default_rng(number)
+        u.set_value(rng.standard_normal(u.get_value().shape))
+    with apm.clamped(model):
+        return float(model.compile_logp()(model.initial_point()))
+
+
+def move(x, z, a):
+    return a * x + z
+
+
 @pytest.mark.slow
 def test_particles_are_moved_by_a_function_of_numba():
-    move = apm.black_box(numba.njit(lambda x, z, a: a * x + z))
-    data = np.array([0.3, -1.0, 0.4])
-    values = []
-    for transition in (
-        lambda x: move(x, pm.Normal.dist(0, 1), a),
-        lambda x: a * x + pm.Normal.dist(0, 1),
-    ):
-        with pm.Model() as model:
-            a = pm.Uniform("a", 0, 1)
-            apm.estimators.state_space(
-                "y",
-                data,
-                initial=pm.Normal.dist(0, 1),
-                transition=transition,
-                observation=lambda x: pm.Normal.dist(x, 1),
-                method="particles",
-                points=5,
-            )
-            for number, u in enumerate(model.data_vars):
-                rng = np.random.default_rng(number)
-                u.set_value(rng.standard_normal(u.get_value().shape))
-            with apm.clamped(model):
-                values.append(model.compile_logp()(model.initial_point()))
+    values = [log_likelihood(f) for f in (apm.black_box(numba.njit(move)), move)]
     assert values[0] == pytest.approx(values[1], rel=1e-12)
