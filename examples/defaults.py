@@ -23,7 +23,7 @@ import ising
 import numpy as np
 import pymc as pm
 import toy_gaussian
-from common import Record, choose, print_table
+from common import Record, choose, print_table, save
 from measuring import (
     Length,
     Sampler,
@@ -175,18 +175,48 @@ def print_records(records: list[Record]) -> None:
 
 def print_verdict(rows: dict[str, Record]) -> None:
     """Print how the default compares with the best method, and with the default of old."""
-    others = {name: row for name, row in rows.items() if name != DEFAULT and row["has_converged"]}
-    if DEFAULT not in rows or not others:
+    found = verdict(rows)
+    if not found:
         return
     default = rows[DEFAULT]
     print(f"The default: {' '.join(default['chosen'])}")
     for key, unit in (("per_second", "second"), ("per_1000_evals", "estimate")):
-        best = max(others, key=lambda name: others[name][key])
-        ratio = default[key] / others[best][key]
+        best = found[f"best_{key}"]
+        ratio = default[key] / rows[best][key]
         print(f"Default / best per {unit}: {ratio:.2f} (the best is {best})")
+    if "to_old" in found:
+        print(f"Default / {OLD} per estimate: {found['to_old']:.2f}")
+
+
+def verdict(rows: dict[str, Record]) -> Record:
+    """Return how the default compares: a row of the table in the documentation."""
+    others = {name: row for name, row in rows.items() if name != DEFAULT and row["has_converged"]}
+    if DEFAULT not in rows or not others:
+        return {}
+    default = rows[DEFAULT]
+    best = {
+        key: max(others, key=lambda name: others[name][key])
+        for key in ("per_second", "per_1000_evals")
+    }
+    found = {
+        "default": default["per_second"],
+        "best_per_second": best["per_second"],
+        "best_per_1000_evals": best["per_1000_evals"],
+        "best": others[best["per_second"]]["per_second"],
+    }
     if OLD in rows and rows[OLD]["ess"] > 0:
-        ratio = default["per_1000_evals"] / rows[OLD]["per_1000_evals"]
-        print(f"Default / {OLD} per estimate: {ratio:.2f}")
+        found["old"] = rows[OLD]["per_second"]
+        found["to_old"] = default["per_1000_evals"] / rows[OLD]["per_1000_evals"]
+    return found
+
+
+def verdicts(records: list[Record], parameters: dict[str, int]) -> list[Record]:
+    """Return a row of the table in the documentation for each model."""
+    made = []
+    for model, of_model in grouped(records, "model").items():
+        rows = {name: summary(runs) for name, runs in grouped(of_model, "method").items()}
+        made.append({"model": model, "parameters": parameters[model], **verdict(rows)})
+    return made
 
 
 def main() -> None:
@@ -195,13 +225,24 @@ def main() -> None:
     if arguments.table is not None:
         return print_records(read(arguments.table))
     wanted = choose(METHODS, arguments.methods)
+    records: list[Record] = []
+    parameters: dict[str, int] = {}
     for name in choose(CASES, arguments.only):
         case = CASES[name]
         model = case.build()
         methods = [method for method in wanted if method not in NOT_FOR_ALL or method in case.also]
         samplers = {method: Sampler(model, METHODS[method]) for method in methods}
         quantities = parameters_and_squares(model)
-        print_records(measure({"model": name}, samplers, quantities, case.length, arguments))
+        made = measure({"model": name}, samplers, quantities, case.length, arguments)
+        print_records(made)
+        records += made
+        parameters[name] = sum(np.size(value) for value in model.initial_point().values())
+        save(
+            arguments,
+            verdicts(records, parameters),
+            add=True,
+            instead_of=lambda record: "parameters" in record,
+        )
 
 
 if __name__ == "__main__":

@@ -275,8 +275,8 @@ def how_it_ran(step: Any, messages: Sequence[str]) -> str:
 
 
 def read(path: Path) -> list[Record]:
-    """Read the records of a file; none if there is no such file."""
-    return list(read_saved(path)["records"])
+    """Read the records of runs of a file; none if there is no such file."""
+    return [record for record in read_saved(path)["records"] if "seed" in record]
 
 
 def grouped(records: Iterable[Record], key: str) -> dict[Any, list[Record]]:

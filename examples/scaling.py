@@ -24,7 +24,7 @@ import matplotlib
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from common import Record, choose, print_table
+from common import Record, choose, print_table, save
 from measuring import (
     Floats,
     Length,
@@ -280,6 +280,31 @@ def errors(records: Sequence[Record], names: Sequence[str]) -> list[Record]:
     return rows
 
 
+QUANTITIES = {
+    "evals_per_ess": ("evaluations for an effective draw", ".0f"),
+    "per_1000_draws": ("effective draws for 1000 draws", ".0f"),
+    "us_per_draw": ("microseconds for a draw", ".0f"),
+    "per_second": ("effective draws per second", ".0f"),
+}
+"""What the table of the documentation has, and how it is written."""
+
+
+def by_groups(records: Sequence[Record]) -> list[Record]:
+    """Return what the table of the documentation has: a row for each quantity and method."""
+    made = []
+    of_methods = grouped([row for row in rows_of(records) if row["method"] in COMPARED], "method")
+    for key, (quantity, form) in QUANTITIES.items():
+        for method, rows in of_methods.items():
+            cells = {
+                f"groups_{row['groups']}": format(row[key], form)
+                if row["has_converged"]
+                else "does not converge"
+                for row in rows
+            }
+            made.append({"quantity": quantity, "method": method, **cells})
+    return made
+
+
 def print_verdict(rows: dict[tuple[str, int], Record]) -> None:
     """Print how the default scales, and how it compares with the methods before it."""
     own = {groups: row for (method, groups), row in rows.items() if method == DEFAULT}
@@ -338,7 +363,15 @@ def main() -> None:
     else:
         sizes = map(int, choose(map(str, LENGTHS), arguments.only))
         methods = choose(METHODS, arguments.methods)
-        records = [record for size in sizes for record in measure_size(size, methods, arguments)]
+        records = []
+        for size in sizes:
+            records += measure_size(size, methods, arguments)
+            save(
+                arguments,
+                by_groups(records),
+                add=True,
+                instead_of=lambda record: "quantity" in record,
+            )
     print_tables(records)
     draw_figure(records, arguments.figure)
 

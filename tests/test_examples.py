@@ -74,7 +74,9 @@ def test_a_table_is_measured_and_printed_again(script, tmp_path):
     quick = [*TABLES[script], "--quick", "--save", "saved.json"]
     first = run(*quick, "--seeds", "1")
     run(*quick, "--seeds", "2,3")
-    records = json.loads((tmp_path / "saved.json").read_text())["records"]
+    saved = json.loads((tmp_path / "saved.json").read_text())["records"]
+    records = [record for record in saved if "seed" in record]
+    assert 0 < len(saved) - len(records) < 20  # rows of a table of the documentation
     assert sorted({record["seed"] for record in records}) == [1, 2, 3]
     assert all(record["draws"] == 20 and record["evals"] >= 20 for record in records)
     assert all(0.0 < record["seconds"] < 60.0 for record in records)
