@@ -90,10 +90,9 @@ def _parameters(name):
     return () if name.endswith(" u") else ("compile",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thin", [1, 3])
-@pytest.mark.parametrize(
-    "name", [pytest.param("PM MH"), *(pytest.param(n, marks=pytest.mark.slow) for n in ["SS+SS"])]
-)
+@pytest.mark.parametrize("name", ["PM MH", "SS+SS"])
 @pytest.mark.compiler
 def test_the_sign_of_a_compiled_chain_is_that_of_the_draw(model, name, thin):
     if name == "PM MH":

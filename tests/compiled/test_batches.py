@@ -15,8 +15,9 @@ import pymc_apm as apm
 from pymc_apm.compiled.program import Program
 from pymc_apm.errors import EstimatorError
 from pymc_apm.steps import chain as chains_module
-from tests.marks import others_are_slow
 from tests.steps.models import run, sample, stacked, start_chain
+
+pytestmark = pytest.mark.slow  # to compile them takes long
 
 DATA = {"x": np.zeros(3), "limit": np.array(1e9), "a": np.array(1.0), "b": np.array(-1.0)}
 
@@ -392,7 +393,7 @@ def test_ctrl_c_within_a_batch_loses_nothing(steps, model, monkeypatch, is_done)
 # Thinning
 
 
-@pytest.mark.parametrize("compile", others_are_slow([False], [True, False]))
+@pytest.mark.parametrize("compile", [True, False])
 def test_a_thinned_chain_is_every_kth_draw_of_the_other(model, steps, compile):
     with model:
         one, three = (

@@ -164,6 +164,7 @@ def test_a_file_that_is_whole_but_holds_something_else_is_not_used(copied, model
     assert not copied.exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_made_again(empty):
     model = small_model()
     step = smallest_step(model)
@@ -253,6 +254,7 @@ def compile_at_once(barrier, path):
         raise
 
 
+@pytest.mark.slow
 def test_processes_that_compile_the_same_program_at_once_all_get_it(empty, tmp_path):
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(4)

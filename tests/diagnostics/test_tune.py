@@ -49,6 +49,7 @@ def costly(size):
     return model
 
 
+@pytest.mark.slow
 def test_the_most_effective_draws_per_second():
     found = apm.tune_estimator(costly, [6, 1], "slice", draws=100, pilot_draws=60, **AT)
     assert list(found.table.index) == [1, 6]

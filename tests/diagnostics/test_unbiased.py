@@ -264,6 +264,7 @@ def test_what_is_too_noisy_is_not_judged():
     assert "unknown" in repr(found)
 
 
+@pytest.mark.slow
 def test_points_come_from_a_pilot_run_if_none_are_given():
     found = check(
         model_of(average), points=None, n_points=2, sizes=(2, 4), draws=None, max_seconds=1.0

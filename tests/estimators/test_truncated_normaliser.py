@@ -195,6 +195,7 @@ def test_noisy_annealing_is_a_warning(caplog):
     assert "Give a larger anneal" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_from_where_it_is_easy():
     """Exponential data, whose sampler is used at one rate alone."""
 

@@ -81,7 +81,7 @@ def after_death(case, path, number, draws=20):
     return os.waitstatus_to_exitcode(os.waitpid(kills.fork(call), 0)[1])
 
 
-@pytest.mark.parametrize("stride", others_are_slow([17], [17, 1]))
+@pytest.mark.parametrize("stride", others_are_slow([61], [61, 1]))
 def test_death_after_any_call_of_the_system(case, cut, tmp_path, stride):
     path, expected = cut
     n_calls = calls_of_a_run(case, shutil.copytree(path, tmp_path / "counted"))
@@ -95,7 +95,8 @@ def test_death_after_any_call_of_the_system(case, cut, tmp_path, stride):
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("stride", others_are_slow([60], [60, 7]))
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [7])
 def test_death_while_a_store_is_made(case, tmp_path, stride):
     expected = case.sample(chains=1)
     n_calls = calls_of_a_run(case, tmp_path / "counted")
@@ -183,7 +184,8 @@ def test_a_full_disk_leaves_no_half_of_a_store(case, store, monkeypatch):
     assert list(store.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", others_are_slow(["slice"], KINDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.compiler
 def test_a_run_that_is_killed_again_and_again(name):
     is_quick = name in ("slice", "PM MH stream")

@@ -94,6 +94,7 @@ def holds(store, chain, pid):
     return any(os.path.realpath(f"{folder}/{fd}") == lock for fd in os.listdir(folder))
 
 
+@pytest.mark.slow
 def test_a_run_on_dask_stops_in_time_and_goes_on(case, store, client):
     thread, raised = in_background(
         lambda: case.sample(10**6, store=store, executor=client.get_executor())
@@ -190,6 +191,7 @@ class Elsewhere(concurrent.futures.Executor):
         return future
 
 
+@pytest.mark.slow
 def test_draws_that_are_somewhere_else_are_missed(case, store, tmp_path):
     case.cut(40, store)
     with pytest.raises(StoreError, match=r"lacks draws of chains that ended: 0, 1\..*same folder"):
@@ -222,6 +224,7 @@ class Forgetful(concurrent.futures.Executor):
         return future
 
 
+@pytest.mark.slow
 def test_a_chain_that_makes_progress_is_never_given_up(case, store):
     executor = Forgetful(case, store)
     result = case.sample(store=store, executor=executor, chains=1, every=0.0)

@@ -33,6 +33,8 @@ print([name for name in sys.modules if name in ("zarr", "dask", "distributed")
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_the_package_can_be_imported_without_them():
     code = "import sys; sys.modules.update(zarr=None, dask=None); import pymc_apm"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -104,6 +106,8 @@ def test_the_most_draws_are_shown(lengths, expected):
     assert rectangle(np.array(lengths)) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_a_run_is_stopped_within_two_seconds(case, store):
     timer = threading.Thread(target=stop_when_under_way, args=(store,))
     timer.start()
@@ -141,6 +145,8 @@ def test_ctrl_c_keeps_what_was_sampled(case, store):
     assert not differences(case.sample(), case.sample(store=store))
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_ctrl_c_twice_stops_at_once(case, store):
     def interrupt(trace, draw):
         if draw.draw_idx == 38:

@@ -69,6 +69,8 @@ def test_fewer_draws_than_were_planned_are_enough(case, store):
     assert not differences(case.sample(12), case.sample(12, store=store))
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_draws_of_tuning_can_be_kept(case, store):
     expected = case.sample(discard_tuned_samples=False)
     case.cut(11, store, discard_tuned_samples=False)

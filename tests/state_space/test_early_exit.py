@@ -128,7 +128,7 @@ STEPS = {
 }
 
 
-QUICK = [("panel", "default"), ("exact", "default"), ("segments", "stepping out")]
+QUICK = [("exact", "default")]
 CASES = [(make, "default") for make in MODELS]
 CASES += [("panel", step) for step in STEPS if step != "default"]
 CASES += [("two", "slices of u"), ("segments", "stepping out"), ("counts", "Metropolis")]
@@ -154,12 +154,15 @@ def test_draws_and_statistics_are_the_same_with_fewer_rows(
             np.testing.assert_array_equal(other[name], plain[name], err_msg=name)
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_several_chains_of_one_step() -> None:
     made = [sampled(panel(early_exit=early), apm.APMSlice, 2) for early in (True, False)]
     for name in made[0]:
         np.testing.assert_array_equal(made[0][name], made[1][name], err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.compiler
 def test_draws_are_the_same_where_the_filter_is_compiled(rows: list[int]) -> None:
     made = [sampled(counts(early_exit=early), apm.APMSlice) for early in (True, False)]

@@ -92,6 +92,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 4])
 @pytest.mark.parametrize("is_missing", [False, True])
 @pytest.mark.parametrize("name", OPTIONS)
@@ -138,6 +139,7 @@ def test_interpolation_is_biased_and_is_noticed():
     assert abs(z_score(malik_pitt(numbers(4), Y, args), kalman(Y, args))) > 2.0 * Z_BOUND
 
 
+@pytest.mark.slow
 def test_python_and_numba_agree(ar):
     args, u = Args(guide=0.4, eta=0.5), numbers(7)[:3]
     run = make_filter(in_python(AR))

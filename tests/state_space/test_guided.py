@@ -81,6 +81,7 @@ def test_a_weight_without_the_proposal_is_noticed(monkeypatch: Any) -> None:
     assert abs(z_score(logs, kalman(Y, Args()))) > 2.0 * Z_BOUND
 
 
+@pytest.mark.slow
 def test_a_look_ahead_that_is_not_taken_back_is_noticed(monkeypatch: Any) -> None:
     from pymc_apm.estimators.states import filter as filters
 

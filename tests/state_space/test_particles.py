@@ -142,6 +142,8 @@ def test_a_hidden_markov_model_is_unbiased():
     assert abs(z_score(logs, hidden_markov_log_likelihood(0.6))) < Z_BOUND
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_vectors_covariates_and_irregular_times():
     """A random walk of two dimensions with drift, against a Kalman filter."""
     rng = np.random.default_rng(1)

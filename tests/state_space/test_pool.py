@@ -62,6 +62,8 @@ def test_gradient_by_numba(name: str) -> None:
             np.testing.assert_allclose(one(0.3, 0.2), other(0.3, 0.2), rtol=1e-11)
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_the_size_of_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("heavy", points=5, reference=REFERENCE)
     with apm.clamped(model):
@@ -138,6 +140,8 @@ def test_covariates_may_change() -> None:
         assert value(point) > before + 1.0
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_series_are_factors() -> None:
     model = build("panel", points=3, reference=REFERENCE)
     u = model["y_u"]
@@ -172,6 +176,8 @@ def test_noise_is_put_into_words(caplog: pytest.LogCaptureFixture) -> None:
     assert "reaches less than two points" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_counts_that_tell_little_do_not_lead_the_search_astray(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -202,6 +208,8 @@ def test_counts_that_tell_little_do_not_lead_the_search_astray(
     assert np.std(estimates) < 0.3
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_points_are_chosen_by_the_noise_and_so_is_the_update_of_u(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

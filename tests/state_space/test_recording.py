@@ -163,6 +163,8 @@ def test_series_and_several_states_are_in_the_order_of_the_data() -> None:
     assert np.abs(paths.mean(axis=(0, 1)) - data).max() < 1.0
 
 
+@pytest.mark.slow
+@pytest.mark.in_python
 def test_the_step_that_records_has_to_be_the_last() -> None:
     with interpreted():
         model = autoregression("pool", 16)
