@@ -8,8 +8,8 @@ on parameters and states together, and of particle marginal Metropolis-Hastings 
 which is given a good proposal; then how they depend on the length of a series, there and for an
 autoregression plus noise, beside the exact likelihood by Kalman's filter; the noise of the estimate
 in one to five dimensions; what a gradient takes beside a value, and a particle filter beside one
-that is written by hand; what goes wrong where u is not a part of the chain; last, what particle
-filters save by stopping early.
+that is written by hand; what goes wrong where u is not a part of the chain; what particle
+filters save by stopping early; last, how quickly u forgets under each of its updates.
 """
 
 import argparse
@@ -631,6 +631,43 @@ def early() -> Found:
         yield text, {"model": name, "tuning": tuning, "all": all_draws}
 
 
+def mixing() -> Found:
+    """Run updates of u alone, at the parameters that made the data."""
+    n, n_segments = 1000, 20
+    rng = np.random.default_rng(1)
+    x, y = 0.0, np.empty(n)
+    for t in range(n):
+        x = 0.9 * x + rng.normal()
+        y[t] = x + rng.normal()
+    updates: dict[str, tuple[str, int, int]] = {
+        "conditional SMC": ("auto", 1, 1000),
+        "slices, all of u": ("slice", 1, 4000),
+        "slices, 20 segments": ("slice", n_segments, 1000),
+        "independence, 20 segments": ("independence", n_segments, 2000),
+    }
+    for name, (u_update, segments, draws) in updates.items():
+        with pm.Model():
+            pm.Normal("idle")  # a chain has to have a parameter
+            apm.estimators.state_space(
+                "y",
+                y,
+                initial=pm.Normal.dist(0, 1 / np.sqrt(1 - 0.9**2)),
+                transition=lambda x: pm.Normal.dist(0.9 * x, 1),
+                observation=lambda x: pm.Normal.dist(x, 1),
+                method="particles",
+                points=100,
+                segments=segments,
+            )
+            step = apm.APMSlice(u_update=u_update)
+            idata = pm.sample(draws, tune=200, step=step, **OPTIONS, **QUIET)
+        stats = idata["sample_stats"]
+        updates_each = draws / float(az.ess(stats["log_estimate"].values, method="mean"))
+        # An update of one segment runs the filter from there on.
+        runs = float(stats["n_evals"].mean()) * (segments + 1) / (2 * segments)
+        text = f"{name:26} {updates_each:6.1f} updates of u, {runs * updates_each:6.1f} filters"
+        yield text, {"update": name, "updates": updates_each, "filters": runs * updates_each}
+
+
 PARTS: dict[str, Callable[[], Found]] = {
     "pool": pool,
     "joint": joint,
@@ -642,6 +679,7 @@ PARTS: dict[str, Callable[[], Found]] = {
     "filter": filters,
     "wrong": wrong,
     "early": early,
+    "mixing": mixing,
 }
 
 
