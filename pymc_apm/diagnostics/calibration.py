@@ -16,7 +16,7 @@ import pymc as pm
 
 from pymc_apm.diagnostics.compare import summary
 from pymc_apm.diagnostics.points import Point, prior_points
-from pymc_apm.diagnostics.runs import FloatArray, posterior_draws
+from pymc_apm.diagnostics.runs import FloatArray, posterior_draws, refuse_signs
 from pymc_apm.diagnostics.words import as_html, count, factor
 from pymc_apm.errors import ModelError, add_context, describe_value, see
 from pymc_apm.validation import positive_integer
@@ -251,6 +251,7 @@ def _ranked(
             compute_convergence_checks=False,
             **options,
         )
+    refuse_signs(idata, "calibrate")
     ranks, ess = {}, {}
     for variable in posterior_draws(idata, list(truth)):
         values = variable.values  # chains, draws, elements
