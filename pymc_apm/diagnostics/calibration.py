@@ -149,6 +149,10 @@ def calibrate(
     wide. Chains that have not converged do that too: their least effective sample size is in the
     table.
 
+    Parameters are drawn from the priors as they are declared. What restricts them further, a
+    :class:`pymc.Potential` or a transform such as ``ordered``, is not taken into account, and makes
+    a right method look wrong.
+
     References
     ----------
     Talts, S., Betancourt, M., Simpson, D., Vehtari, A. and Gelman, A. (2018). Validating Bayesian
