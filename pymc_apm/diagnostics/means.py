@@ -128,14 +128,15 @@ def log_mean(log_estimates: FloatArray) -> LogMean:
     # Estimates that are zero now and then look as if they had no noise, as long as none was zero.
     variance = float(variances.sum()) + (UNSEEN / n_draws) ** 2
     shares = (deviations**2).max(axis=0) / np.maximum(squares, 1e-300)
-    third = float((deviations**3).mean(axis=0).sum()) / n_draws**2 - 1.5 * variances @ variances
+    third = float((deviations**3).mean(axis=0).sum()) / n_draws**2
+    third -= 1.5 * float(variances @ variances)
     is_known = (
         float(np.max(shares * variances)) < LARGEST_SHARE * variance
         and abs(third) < LARGEST_SKEWNESS * variance**1.5
     )
     # The log of a mean is biased by minus half of its variance, which is made good.
     value = float((highest + np.log(means) + 0.5 * variances).sum())
-    return LogMean(value, math.sqrt(variance), float(third), is_known, n_draws)
+    return LogMean(value, math.sqrt(variance), third, is_known, n_draws)
 
 
 def studentised(difference: float, se: float, third: float) -> float:
