@@ -16,7 +16,7 @@ import pymc as pm
 
 from pymc_apm.diagnostics.compare import summary
 from pymc_apm.diagnostics.points import Point, prior_points
-from pymc_apm.diagnostics.runs import FloatArray, posterior_draws
+from pymc_apm.diagnostics.runs import FloatArray, posterior_draws, refuse_signs
 from pymc_apm.diagnostics.words import as_html, count, factor
 from pymc_apm.errors import ModelError, add_context, describe_value, see
 from pymc_apm.validation import positive_integer
@@ -149,6 +149,10 @@ def calibrate(
     wide. Chains that have not converged do that too: their least effective sample size is in the
     table.
 
+    Parameters are drawn from the priors as they are declared. What restricts them further, a
+    :class:`pymc.Potential` or a transform such as ``ordered``, is not taken into account, and makes
+    a right method look wrong.
+
     References
     ----------
     Talts, S., Betancourt, M., Simpson, D., Vehtari, A. and Gelman, A. (2018). Validating Bayesian
@@ -251,6 +255,7 @@ def _ranked(
             compute_convergence_checks=False,
             **options,
         )
+    refuse_signs(idata, "calibrate")
     ranks, ess = {}, {}
     for variable in posterior_draws(idata, list(truth)):
         values = variable.values  # chains, draws, elements

@@ -34,7 +34,8 @@ class Movement(NamedTuple):
     u_moved : float
         How far u went in a draw on average, in units of a fresh draw.
     iat_log_estimate, iat_u : float
-        The integrated autocorrelation times of log f_hat and of a random projection of u, in draws.
+        The integrated autocorrelation times of log f_hat and of a random projection of u, in draws;
+        NaN if it never changed.
     creeps : bool
     """
 
@@ -75,7 +76,7 @@ def _movement(moved: FloatArray, projection: FloatArray, log_estimates: FloatArr
 def _effective(values: FloatArray) -> float:
     import arviz
 
-    if values.size < MINIMUM_DRAWS:
+    if values.size < MINIMUM_DRAWS or np.ptp(values) == 0.0:  # for ArviZ they are independent then
         return np.nan
     return float(np.squeeze(arviz.ess(np.ascontiguousarray(values[None]))))
 

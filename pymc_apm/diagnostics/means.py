@@ -22,6 +22,9 @@ LARGEST_SHARE = 0.1
 LARGEST_SKEWNESS = 0.4
 """A mean whose distribution is more skewed than this is too far from normal to be tested."""
 
+UNSEEN = 3.0
+"""What is to be expected so often in all draws may well have happened in none of them."""
+
 
 class LogMean(NamedTuple):
     """The log of the mean of an estimate over u.
@@ -32,7 +35,7 @@ class LogMean(NamedTuple):
     se : float
         Its standard error.
     third : float
-        The third cumulant of its error.
+        The third cumulant that :func:`studentised` takes.
     is_known : bool
         Whether the standard error can be believed: no single draw decides on it.
     n_draws : int
@@ -122,11 +125,11 @@ def log_mean(log_estimates: FloatArray) -> LogMean:
     deviations = weights / means - 1.0
     squares = (deviations**2).sum(axis=0)
     variances = squares / (n_draws - 1) / n_draws
-    variance = float(variances.sum())
-    if variance <= 1e-20:  # what is left of rounding is not noise
-        return LogMean(float((highest + np.log(means)).sum()), 0.0, 0.0, True, n_draws)
+    # Estimates that are zero now and then look as if they had no noise, as long as none was zero.
+    variance = float(variances.sum()) + (UNSEEN / n_draws) ** 2
     shares = (deviations**2).max(axis=0) / np.maximum(squares, 1e-300)
     third = float((deviations**3).mean(axis=0).sum()) / n_draws**2
+    third -= 1.5 * float(variances @ variances)
     is_known = (
         float(np.max(shares * variances)) < LARGEST_SHARE * variance
         and abs(third) < LARGEST_SKEWNESS * variance**1.5
@@ -140,7 +143,8 @@ def studentised(difference: float, se: float, third: float) -> float:
     """Return a difference in standard errors, made normal where its error is skewed.
 
     Hall (1992), "On the removal of skewness by transformation", JRSS B 54, for the mean of numbers
-    whose third cumulant is known.
+    whose third cumulant is known. Where it is the log of a mean with the variance v, 1.5 v^2 is
+    to be taken from that.
     """
     if se == 0.0:
         return 0.0 if abs(difference) < 1e-8 else math.copysign(math.inf, difference)

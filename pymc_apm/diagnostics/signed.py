@@ -107,8 +107,11 @@ class SignedPosterior:
             chain and draw, and maybe more, from the group of the posterior: for example
             ``lambda posterior: posterior["mu"] > 0``.
         """
+        import xarray
+
         values = function(self._posterior)
-        if not {"chain", "draw"} <= set(getattr(values, "dims", ())):
+        is_array = isinstance(values, xarray.DataArray)
+        if not (is_array and {"chain", "draw"} <= set(values.dims)):
             raise ModelError(
                 "The function given to expectation must return an array of xarray with the "
                 f"dimensions chain and draw, but it returned {type(values).__name__}."
@@ -205,11 +208,10 @@ class SignedPosterior:
 
     def _quantiles(self, values: FloatArray) -> FloatArray:
         """Return quantiles of the signed distribution function, made monotone."""
-        order = np.argsort(values, axis=None)
-        ordered = values.ravel()[order]
         if not self.mean_sign > 0:
             return np.full(len(QUANTILES), np.nan)
-        below = np.cumsum(self.sign.ravel()[order]) / self.sign.sum()
+        ordered, place = np.unique(values.ravel(), return_inverse=True)
+        below = np.cumsum(np.bincount(place, self.sign.ravel())) / self.sign.sum()
         # A running maximum from the left and a minimum from the right enclose every monotone fit.
         upper = np.maximum.accumulate(below)
         lower = np.minimum.accumulate(below[::-1])[::-1]

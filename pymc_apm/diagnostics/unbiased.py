@@ -313,11 +313,8 @@ def _mean_at(
     start = time.perf_counter()
     pilot = log_mean(drawn(PILOT))
     affordable = int(PILOT * seconds / max(time.perf_counter() - start, 1e-6)) - PILOT
-    wanted = PILOT
-    if pilot.se > 0.0:
-        wanted = int(PILOT * (pilot.se / PRECISION) ** 2)
-    elif math.isnan(pilot.se):
-        wanted = affordable
+    is_unknown = math.isnan(pilot.se)
+    wanted = affordable if is_unknown else int(PILOT * (pilot.se / PRECISION) ** 2)
     memory = 4_000_000 // groups.n_groups
     return log_mean(drawn(int(np.clip(wanted, PILOT, max(PILOT, min(affordable, memory))))))
 
@@ -380,18 +377,24 @@ def _sum(found: Sequence[_Difference]) -> _Difference:
 
 def _without_constant(found: Sequence[_Difference]) -> list[_Difference]:
     """Take what is common to all points away, as well as it is known."""
-    known = [i for i, one in enumerate(found) if one.is_known and one.se > 0.0]
+    known = [one for one in found if one.is_known]
     if len(known) < 2:
         return [one._replace(is_known=False) for one in found]
-    precisions = np.array([found[i].se ** -2.0 for i in known])
-    constant = float(np.sum(precisions * [found[i].value for i in known]) / precisions.sum())
-    variance = 1.0 / precisions.sum()
-    return [
-        one._replace(value=one.value - constant, se=math.sqrt(max(one.se**2 - variance, 0.0)))
-        if i in known
-        else one._replace(is_known=False)
-        for i, one in enumerate(found)
-    ]
+    precisions = np.array([one.se**-2.0 for one in known])
+    variance = 1.0 / float(precisions.sum())
+    weights = variance * precisions
+    constant = float(weights @ [one.value for one in known])
+    third = float(weights**3 @ [one.third for one in known])
+
+    def less(one: _Difference) -> _Difference:
+        weight = variance * one.se**-2.0
+        return one._replace(
+            value=one.value - constant,
+            se=math.sqrt(max(one.se**2 - variance, 0.0)),
+            third=(1.0 - weight) ** 3 * one.third - (third - weight**3 * one.third),
+        )
+
+    return [less(one) if one.is_known else one for one in found]
 
 
 def _row(point: Any, size: int, other: Any, found: _Difference) -> dict[str, Any]:

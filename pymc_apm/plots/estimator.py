@@ -121,15 +121,15 @@ def plot_estimator(
     draws = int(np.clip(0.5 * max_seconds / seconds, MINIMUM_FOR_TAIL, draws))
     along = _follow(probe, point, name, index, _range(values), n_u, rng, label)
     log_estimates = probe.sample(evaluation, draws, rng).log_estimates
-    log_estimates = log_estimates[log_estimates > -np.inf]
-    if log_estimates.size < MINIMUM_FOR_TAIL or np.ptp(log_estimates) == 0:
+    above_zero = log_estimates[log_estimates > -np.inf]
+    if above_zero.size < MINIMUM_FOR_TAIL or np.ptp(above_zero) == 0:
         raise ModelError(
             "The estimate does not vary with u at this point, or is zero: there is no distribution "
             "to plot. Give another point with points=."
         )
     axes = make_axes(ax, figsize, (12.0, 3.9), n_columns=3)
     _plot_along(axes[0], along)
-    _plot_distribution(axes[1], log_estimates)
+    _plot_distribution(axes[1], above_zero)
     _plot_tail(axes[2], log_estimates)
     return axes
 
@@ -210,7 +210,7 @@ def _plot_along(axis: Any, along: _Slice) -> None:
     lower, upper = np.nanquantile(finite, [0.05, 0.95], axis=0)
     peak = np.nanmax(finite, axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = peak + np.log(np.nanmean(np.exp(finite - peak), axis=0))
+        mean = peak + np.log(np.mean(np.exp(log_estimates - peak), axis=0))
     axis.fill_between(
         values, lower, upper, color="0.85", linewidth=0, label=f"90% of {len(finite)} draws of u"
     )
@@ -252,12 +252,13 @@ def _plot_tail(axis: Any, log_estimates: FloatArray) -> None:
     weights = np.sort(np.exp(log_estimates - log_estimates.max()))
     weights = weights / weights.mean()
     above = np.arange(weights.size, 0, -1) / weights.size
-    khat = tail_index(log_estimates)
+    khat = tail_index(log_estimates[log_estimates > -np.inf])
     is_heavy = khat > HEAVY_TAIL
     # The tail as PSIS takes it: the 3 sqrt(S) largest, or a fifth if that is less.
-    n_tail = int(min(0.2 * weights.size, 3 * np.sqrt(weights.size)))
+    n_above_zero = np.count_nonzero(weights)
+    n_tail = int(min(0.2 * n_above_zero, 3 * np.sqrt(n_above_zero)))
     start, share = weights[-n_tail], above[-n_tail]
-    shown = above <= 0.5
+    shown = (above <= 0.5) & (weights > 0)
     axis.loglog(
         weights[shown], above[shown], ".", markersize=3, color=COLOURS[0], label="estimates"
     )

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from scipy import stats
 
@@ -131,6 +132,18 @@ def test_a_vector_and_a_discrete_parameter_have_ranks():
     )  # fmt: skip
     assert set(found.table.index) == {"k", "theta[0]", "theta[1]"}
     assert ((found.table["mean"] > 0) & (found.table["mean"] < 1)).all()
+
+
+def test_ranks_that_ignore_signs_are_refused():
+    def build(y):
+        with pm.Model() as model:
+            theta = pm.Normal("theta", 2.0, 1.0)
+            estimate = 1.0 - 0.5 * theta * apm.StandardNormal("u")
+            apm.Potential("log_lik", pt.log(pt.abs(estimate)), sign=pt.sign(estimate))
+        return model
+
+    with pytest.raises(ModelError, match="calibrate takes draws for draws of the posterior"):
+        check(build, lambda point, rng: None, simulations=20, draws=40, tune=20)
 
 
 def test_an_exception_says_which_parameters_it_came_with():

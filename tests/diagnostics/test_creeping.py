@@ -9,6 +9,7 @@ import pytest
 
 import pymc_apm as apm
 from pymc_apm.diagnostics.problems import problems
+from pymc_apm.diagnostics.sticking import find_sticking
 from tests.diagnostics.runs import CONTAINERS, as_idata, in_container, sampled
 
 
@@ -136,3 +137,15 @@ def test_each_step_that_updates_u_has_its_rows():
     }
     found = apm.sticking(as_idata({"x": np.random.default_rng(1).random((1, 1000))}, stats))
     assert found.movement.index.tolist() == [("u[0]", 0), ("u[1]", 0)]
+
+
+def test_what_never_changes_is_not_taken_for_independent_draws():
+    """ArviZ has as many effective draws as there are where all of them are the same."""
+    shape = (2, 100)
+    constant = {"u_projection": np.full(shape, 0.7), "log_estimate": np.full(shape, -3.0)}
+    idata = as_idata(
+        {"x": np.zeros(shape)}, constant | {"u_moved": np.zeros(shape), "n_evals": np.ones(shape)}
+    )
+    movement = find_sticking(idata).movement
+    assert movement[["iat_u", "iat_log_estimate"]].isna().all(axis=None)
+    assert (movement["u_moved"] == 0.0).all() and not movement["creeps"].any()

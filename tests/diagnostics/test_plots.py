@@ -10,6 +10,7 @@ from matplotlib.testing.compare import compare_images
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
 from pymc_apm.plots.autocorr import autocorrelation
+from pymc_apm.plots.estimator import _plot_along, _plot_tail, _Slice
 from tests.diagnostics.figures import BASELINE, FIGURES, made_up_run, save
 from tests.diagnostics.models import black_box_model, cauchy_weights, normal_noise
 from tests.diagnostics.runs import CONTAINERS, as_idata, in_container, sampled
@@ -172,6 +173,27 @@ def test_the_estimator_of_a_run_and_of_a_black_box():
 
     axes = apm.plot_estimator(toy_gaussian(8), sampled("SS+SS"), draws=100, random_seed=1)
     assert axes[0].get_xlabel() == "theta[0]"
+
+
+def test_estimates_of_zero_count_in_means():
+    """Of estimates that are zero three times in four, the mean is a quarter of that of the others.
+
+    So what is largest is larger by that, over the mean, and the shares above are smaller.
+    """
+    logs = np.random.default_rng(1).normal(0.0, 0.1, size=1000)
+    with_zeros = np.concatenate([logs, np.full(3000, -np.inf)])
+    _, axes = plt.subplots(2, 2)
+    found = []
+    for row, log_estimates in zip(axes, (logs, with_zeros), strict=True):
+        both = np.column_stack([log_estimates, log_estimates])
+        _plot_along(row[0], _Slice(np.array([0.0, 1.0]), both, "x", 0.0))
+        _plot_tail(row[1], log_estimates)
+        (mean,) = (line for line in row[0].lines if line.get_label() == "log of the mean estimate")
+        found.append((mean.get_ydata(), *row[1].lines[0].get_data()))
+    (mean, over_mean, above), (with_zeros_mean, with_zeros_over_mean, with_zeros_above) = found
+    np.testing.assert_allclose(with_zeros_mean, mean - np.log(4.0))
+    np.testing.assert_allclose(with_zeros_over_mean[-500:], over_mean[-500:] * 4.0)
+    np.testing.assert_allclose(with_zeros_above[-500:], above[-500:] / 4.0)
 
 
 def test_an_estimate_without_noise():

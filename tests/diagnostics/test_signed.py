@@ -81,6 +81,16 @@ def test_expectations_of_functions():
     np.testing.assert_allclose(whole.mcse, found.table.loc[["xy[0]", "xy[1]"], "mcse_mean"])
     with pytest.raises(ModelError, match="dimensions chain and draw"):
         found.expectation(lambda posterior: posterior["x"].mean())
+    with pytest.raises(ModelError, match="an array of xarray"):
+        found.expectation(lambda posterior: posterior)
+
+
+def test_quantiles_do_not_depend_on_the_order_of_draws_that_are_the_same():
+    """Half of the draws at 0 are negative, so that all of the posterior is at 1."""
+    k = np.repeat([[0, 0, 1]], 100, axis=1)
+    sign = np.repeat([[1.0, -1.0, 1.0]], 100, axis=1)
+    found = apm.signed(as_idata({"k": k}, {"sign": sign}))
+    assert (found.table.loc["k", ["5%", "50%", "95%"]] == 1.0).all()
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

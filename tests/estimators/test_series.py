@@ -381,10 +381,13 @@ def test_approximations_of_the_wrong_kind_are_refused(value, message):
         sample(model, draws=5, tune=5)
 
 
-def test_an_estimate_that_is_negative_although_declared_positive_is_an_error():
+@pytest.mark.parametrize("guess", [0.0, 1000.0])
+def test_an_estimate_that_is_negative_although_declared_positive_is_an_error(guess):
     with pm.Model() as model:
         theta = pm.Normal("theta")
-        apm.estimators.series("a", lambda k, t, rng: (-2.0) ** k, parameters=[theta], positive=True)
+        apm.estimators.exp_of(
+            "a", lambda t, rng: guess - 5.0, parameters=[theta], guess=guess, positive=True
+        )
     with pytest.raises(EstimatorError, match="declared not to be"):
         sample(model, draws=50, tune=5)
 

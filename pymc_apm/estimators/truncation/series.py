@@ -251,7 +251,7 @@ class Positive:
         log_abs, sign = self.estimator(*arguments)
         if sign < 0.0:
             raise EstimatorError(
-                f"The estimate of {self.name} is negative, {-math.exp(log_abs):g}, although it was "
+                f"The estimate of {self.name} is negative, -exp({log_abs:g}), although it was "
                 f"declared not to be, by positive=True. {see('series')}"
             )
         return log_abs
