@@ -12,7 +12,8 @@ what                         why
 ``pm.sample``                If no step is given and there are many parameters, these are left to
                              NUTS, and a step for u is put beside it. At its start it
                              takes stock of which randomness the steps update, and
-                             refuses a run that leaves some out. While it runs, the estimates of
+                             refuses a run that leaves some out, or would record it wrongly.
+                             While it runs, the estimates of
                              the model may be computed (see :mod:`pymc_apm.claims`), and BLAS in
                              chains that run in parallel has the threads that PyMC means to give
                              it. At its end it warns of what went wrong in the estimators, where
@@ -60,12 +61,13 @@ from threadpoolctl import threadpool_limits
 from pymc_apm._compat import announcing, compile_function
 from pymc_apm.claims import clamped, flags_in, held, randomness_of_model, take_stock, terms_of
 from pymc_apm.diagnostics.problems import problems
-from pymc_apm.errors import UnclaimedRandomnessError, see
+from pymc_apm.errors import ModelError, UnclaimedRandomnessError, see
 from pymc_apm.potential import feeds_potential, tag_parameters
-from pymc_apm.randomness import randomness_of
+from pymc_apm.randomness import randomness_in, randomness_of
 from pymc_apm.signs import check_order
 from pymc_apm.steps import APMMetropolis, APMSlice
 from pymc_apm.steps.by_gradient import steps_beside_nuts
+from pymc_apm.steps.exchange import check_alone
 from pymc_apm.steps.recording import check_order_of_paths
 
 SWITCH = "PYMC_APM_HOOKS"
@@ -157,6 +159,8 @@ def _sample(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     steps = list(_flat(kwargs.get("step")))
     take_stock(model, steps, _assigned_randomness(model, steps, kwargs))
     _check_order(model, steps)
+    check_alone(model, steps)
+    _check_recorded(model, kwargs)
     given = inspect.signature(original).bind(*args, **kwargs)
     given.apply_defaults()
     length = announcing(given.arguments["tune"], given.arguments["draws"])
@@ -233,22 +237,42 @@ def _check_sampler(nuts_sampler: str | None) -> None:
         )
 
 
+def _check_recorded(model: pm.Model, options: Mapping[str, Any]) -> None:
+    """Refuse to record what depends on u where PyMC computes it in a process that has another u."""
+    if _numbers_of(**options)[1] < 2:
+        return
+    wanted = options.get("var_names")
+    names = [
+        variable.name
+        for variable in model.deterministics
+        if (wanted is None or variable.name in wanted) and randomness_in([variable])
+    ]
+    if names:
+        raise ModelError(
+            f"{', '.join(names)} cannot be recorded where chains run in parallel: PyMC computes "
+            "the deterministics of a draw where it collects the draws, and the randomness on which "
+            "this depends stays where the chain is. Give cores=1 to pm.sample, sample by "
+            f"apm.sample with a store, or leave it out with var_names. {see('recipes')}"
+        )
+
+
+def _numbers_of(
+    *, cores: int | None = None, chains: int | None = None, **others: Any
+) -> tuple[int, int]:
+    """Return how many processors a run uses, and how many chains run at a time."""
+    cores = cores or min(4, pymc.sampling.parallel._cpu_count())
+    return cores, min(cores, chains or max(2, cores))
+
+
 @contextlib.contextmanager
-def _limited_blas(
-    *,
-    cores: int | None = None,
-    chains: int | None = None,
-    blas_cores: int | str | None = "auto",
-    **others: Any,
-) -> Iterator[None]:
+def _limited_blas(*, blas_cores: int | str | None = "auto", **options: Any) -> Iterator[None]:
     """Let chains that run in parallel have the BLAS threads that PyMC means to give them.
 
     Where processes are forked, PyMC leaves them as many threads as there are processors, because
     to change that within a child may crash it (pymc-devs/pymc#7354), and the chains get in each
     other's way. Children inherit the limit of the parent, so it is set there.
     """
-    cores = cores or min(4, pymc.sampling.parallel._cpu_count())
-    n_jobs = min(cores, chains or max(2, cores))
+    cores, n_jobs = _numbers_of(**options)
     blas_cores = cores if blas_cores == "auto" else blas_cores
     if n_jobs > 1 and isinstance(blas_cores, int):
         with threadpool_limits(max(1, blas_cores // n_jobs), user_api="blas"):

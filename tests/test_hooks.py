@@ -17,7 +17,7 @@ import pytest
 
 import pymc_apm as apm
 from pymc_apm import _hooks
-from pymc_apm.errors import UnclaimedRandomnessError
+from pymc_apm.errors import ModelError, UnclaimedRandomnessError
 from tests.models import PYTHON, mixed_toy, toy_gaussian
 
 SHORT = {"draws": 20, "tune": 5, "chains": 1, "cores": 1, "random_seed": 1, "progressbar": False}
@@ -179,6 +179,33 @@ def test_nan_estimates_are_told_of_once_whatever_else_is_checked(options, caplog
         assert any("NaN" in warning.message for warning in result.report._warnings)
 
 
+def recording_model(what):
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        u = apm.StandardNormal("u", shape=2)
+        log_lik = apm.Potential("log_lik", -((theta - u) ** 2).sum())
+        pm.Deterministic("recorded", {"u": theta + u, "estimate": log_lik}[what])
+    return model
+
+
+@pytest.mark.parametrize("what", ["u", "estimate"])
+def test_what_depends_on_u_is_not_recorded_where_that_is_another_one(what):
+    model = recording_model(what)
+    step = apm.APMSlice(model=model, compile_kwargs=PYTHON)
+    parallel = SHORT | {"chains": 2, "cores": 2}
+    with pytest.raises(ModelError, match="recorded cannot be recorded where chains run in para"):
+        pm.sample(model=model, step=step, **parallel)
+    idata = pm.sample(model=model, step=step, **parallel, var_names=["theta"])
+    assert list(idata.posterior.data_vars) == ["theta"]
+
+
+def test_what_depends_on_u_is_recorded_as_it_is_in_each_draw():
+    model = recording_model("estimate")
+    step = apm.APMSlice(model=model, compile_kwargs=PYTHON)
+    idata = pm.sample(model=model, step=step, **SHORT | {"chains": 2})
+    np.testing.assert_allclose(idata.posterior["recorded"], idata.sample_stats["log_estimate"])
+
+
 def test_a_quiet_run_says_nothing(caplog):
     model = nan_model()
     with caplog.at_level(logging.WARNING):
@@ -220,7 +247,7 @@ RUNS = """
     from pymc import sample
     before = sample, list(pymc.step_methods.STEP_METHODS), pm.Model.debug
     import pymc_apm as apm
-    from pymc_apm.errors import UnclaimedRandomnessError
+    from pymc_apm.errors import ModelError, UnclaimedRandomnessError
 
     short = dict(draws=5, tune=5, chains=1, cores=1, progressbar=False, quiet=True)
     python = {"mode": "FAST_COMPILE"}

@@ -157,9 +157,9 @@ class Densities:
 
     def _function(self, graph: Graph) -> Any:
         """Return a graph as a function for Numba."""
-        with self._target.model:  # the compiler heeds its check_bounds
+        with self._target.model:  # the compiler heeds its check_bounds, also for graphs of ops
             rewritten = numba_graph(graph.inputs, graph.outputs, with_vectorised_math)
-        return numba_function(_on_numbers(rewritten))
+            return numba_function(_on_numbers(rewritten))
 
     # Evaluations
 

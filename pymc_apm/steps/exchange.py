@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from pymc_apm.deprecated import once_positional
 from pymc_apm.errors import EstimatorError, ModelError, add_context, describe_value, see
 from pymc_apm.estimators.intractable.estimator import DoublyIntractable
 from pymc_apm.kernels import State, exchange
+from pymc_apm.potential import feeds_potential
 from pymc_apm.randomness import randomness_in
 from pymc_apm.steps.choose import all_variables
 from pymc_apm.steps.progress import ShowsProgress
@@ -36,6 +37,32 @@ class ExchangeState(StepMethodState):
 
     tune: bool
     learnt: WalkLearnt
+
+
+def check_alone(model: pm.Model, steps: Sequence[Any]) -> None:
+    """Check that no other step uses the estimates of a model that is sampled by exchange.
+
+    With u a chain has another distribution than without: to move some parameters by the estimate
+    and others as if there were no u leaves neither of them invariant.
+
+    Parameters
+    ----------
+    model : Model
+    steps : list
+        The steps of a run; PyMC will add some for parameters that have none.
+    """
+    ours = [step for step in steps if isinstance(step, ExchangeMH)]
+    taken = {value for step in ours for value in step.vars}
+    taken -= {v for step in steps if step not in ours for v in getattr(step, "vars", ())}
+    parameters = [rv for rv in model.free_RVs if feeds_potential(rv)]
+    others = [rv.name for rv in parameters if model.rvs_to_values[rv] not in taken]
+    if ours and others:
+        raise ModelError(
+            f"Another step than ExchangeMH would update {', '.join(others)} by the estimate, whose "
+            "randomness ExchangeMH knows nothing of, and the posterior would be wrong. Leave all "
+            "parameters of the likelihood to apm.ExchangeMH(), or all of them to another step. "
+            + see("doubly_intractable")
+        )
 
 
 class _Place(NamedTuple):
@@ -62,7 +89,8 @@ class ExchangeMH(StartsChains, ShowsProgress, WalksRandomly, BlockedStep):
     Parameters
     ----------
     vars : list of variables, optional
-        The parameters to update, continuous or discrete; all of the model's if not given.
+        The parameters to update, continuous or discrete; all of the model's if not given. Those of
+        the likelihoods must all be updated by steps of this class.
     scaling : float, optional
         A fixed scale of the proposal, on the scale that PyMC samples on (it multiplies the standard
         deviations of ``covariance``). ``None`` means that it is learnt while tuning.

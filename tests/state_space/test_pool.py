@@ -8,6 +8,7 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 import scipy.stats as st
 from pymc.model.fgraph import clone_model
@@ -73,6 +74,18 @@ def test_the_size_of_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> 
         other = value(0.3, 0.2), gradient(0.3, 0.2)
     np.testing.assert_allclose(one[0], other[0], rtol=1e-13)
     np.testing.assert_allclose(one[1], other[1], rtol=1e-10)
+
+
+def test_code_with_checks_of_bounds_is_not_taken_for_that_without() -> None:
+    bounds, points, sd = pt.lvector(), pt.dtensor3(), pt.dscalar()
+    log_f = pm.logp(pm.Normal.dist(0.0, sd), points)
+    op = pool_op.Pool([bounds, points, sd], log_f, 1, {})
+    keys = []
+    for check_bounds in (True, False):
+        with pm.Model(check_bounds=check_bounds):
+            keys.append(op.cache_key())
+    assert None not in keys
+    assert op.cache_key() == keys[0] != keys[1]
 
 
 def test_far_away_nothing_underflows() -> None:

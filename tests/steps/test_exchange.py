@@ -143,6 +143,31 @@ def test_each_parameter_may_have_a_step_of_its_own():
     assert np.isfinite(idata.posterior["coupling"].values).all()
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        lambda model: apm.ExchangeMH([model["coupling"]]),
+        lambda model: [apm.ExchangeMH([model["coupling"]]), pm.Slice([model["field"]])],
+        lambda model: [apm.ExchangeMH([model["coupling"]]), apm.APMSlice([model["field"]])],
+        lambda model: [apm.ExchangeMH(), pm.Slice([model["field"]])],
+    ],
+    ids=["left to pymc", "slice", "apm", "both"],
+)
+def test_parameters_of_the_likelihood_are_not_left_to_other_steps(steps):
+    with build() as model:
+        with pytest.raises(ModelError, match="Another step than ExchangeMH would update field"):
+            sample(model, steps(model))
+
+
+def test_other_parameters_are_left_to_other_steps():
+    with build() as model:
+        width = pm.HalfNormal("width")
+        pm.Normal("z", 0.0, width, observed=1.0)
+        step = apm.ExchangeMH([model["coupling"], model["field"]])
+        idata = sample(model, [step, pm.Slice([width])])
+    assert np.unique(idata.posterior["width"]).size > 1
+
+
 def test_two_likelihoods_share_a_parameter():
     with pm.Model() as model:
         field = pm.Normal("field", 0.0, 0.4)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import DisconnectedType, grad, grad_undefined
@@ -156,8 +157,11 @@ class ChunkOp(Op):
         digest = digest_of_graph(self.fgraph.inputs, self.fgraph.outputs)
         if digest is None:
             return None
+        model = pm.Model.get_context(error_if_none=False)
+        checks_bounds = model is None or model.check_bounds  # as the compiler does
         sources = inspect.getsource(forward), inspect.getsource(sys.modules[__name__])
-        return hashlib.sha256(repr((type(self), digest, *sources)).encode()).hexdigest()
+        parts = type(self), digest, bool(checks_bounds), *sources
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @with_gradient
