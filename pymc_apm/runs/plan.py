@@ -24,6 +24,7 @@ from pymc_apm.runs.packing import encode, frozen_fields_of, pack
 from pymc_apm.runs.seeds import SeedOfRun
 from pymc_apm.signs import check_order
 from pymc_apm.steps.by_gradient import steps_beside_nuts
+from pymc_apm.steps.exchange import check_alone
 from pymc_apm.types import Point
 
 PACKAGES = ("numpy", "scipy", "numba", "pytensor", "pymc", "pymc_apm")
@@ -102,6 +103,7 @@ def make_setup(
         )
     whole = CompoundStep(whole) if isinstance(whole, list) else whole
     check_order(model, flatten_steps(whole))
+    check_alone(model, flatten_steps(whole))
     for one in flatten_steps(whole):
         if isinstance(one, PopulationArrayStepShared):
             raise ModelError(

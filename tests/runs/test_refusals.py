@@ -250,6 +250,14 @@ def test_an_executor_needs_a_store(case):
         case.sample(executor=object())
 
 
+def test_steps_that_do_not_go_together_are_refused_before_there_is_a_store(store):
+    with ising() as model:
+        steps = [apm.ExchangeMH(), pm.Slice([model["field"]])]
+        with pytest.raises(ModelError, match="Another step than ExchangeMH"):
+            apm.sample(2, tune=2, chains=1, cores=1, quiet=True, store=store, step=steps)
+    assert not store.exists()
+
+
 def test_a_step_that_runs_all_chains_together_is_refused(store):
     with pm.Model():
         theta = pm.Normal("theta", shape=2)
