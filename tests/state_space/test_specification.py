@@ -87,6 +87,10 @@ def test_density_of_a_transition_with_all_arguments() -> None:
         ({"times": [0, 1, 1, 2]}, "row 2 is not later"),
         ({"covariates": {"t": np.zeros(4)}}, "is called 't'"),
         ({"covariates": {"rain": np.full(4, np.nan)}}, "only data may be missing"),
+        (
+            {"covariates": {"rain": np.ma.masked_equal([1, 2, -9, 4], -9)}},
+            "only data may be missing",
+        ),
         ({"covariates": {"rain": np.zeros(3)}}, "for each of the 4 rows"),
         ({"series": [1, 2]}, "a label for each of the 4 rows"),
         ({"data": np.array([np.inf, 1.0])}, "infinite"),
@@ -145,3 +149,9 @@ def test_rows_of_series_are_put_in_order() -> None:
     assert rows.dt.tolist() == [1, 5, 1, 2, 1]
     assert specification.data["y"].tolist() == [1, 3, 0, 2, 4]
     assert rows.labels.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("missing", [-999.0, -999])
+def test_what_is_masked_is_missing(missing: Any) -> None:
+    data = np.ma.masked_equal(np.array([3, missing, 5, 4]), missing)
+    np.testing.assert_equal(specify(data=data).data["y"], [3.0, np.nan, 5.0, 4.0])
