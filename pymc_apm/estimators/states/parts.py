@@ -354,6 +354,22 @@ def argument_names(label: str, function: Any) -> list[str]:
     ]
 
 
+def with_data(
+    label: str,
+    function: Any,
+    known: Mapping[str, TensorVariable],
+    data: Mapping[str, TensorVariable],
+) -> dict[str, TensorVariable]:
+    """Return symbols of what a function may ask for, and of data; it is told what is both."""
+    twice = [name for name in argument_names(label, function) if name in data and name in known]
+    if twice:
+        raise ModelError(
+            f"The {label} asks for {', '.join(twice)}, which is data as well as a state or a "
+            "covariate: give one of them another name."
+        )
+    return {**known, **data}
+
+
 def _cut_off(
     label: str,
     arguments: dict[str, TensorVariable],
