@@ -155,3 +155,13 @@ def test_rows_of_series_are_put_in_order() -> None:
 def test_what_is_masked_is_missing(missing: Any) -> None:
     data = np.ma.masked_equal(np.array([3, missing, 5, 4]), missing)
     np.testing.assert_equal(specify(data=data).data["y"], [3.0, np.nan, 5.0, 4.0])
+
+
+def test_a_mixture_with_a_point_has_a_density() -> None:
+    specification = specify(
+        data=np.array([0.0, 2.0, np.nan]),
+        observation=lambda x: pm.ZeroInflatedPoisson.dist(0.6, pt.exp(x)),
+    )
+    log_density = specification.log_observation(pt.constant(np.full((3, 1, 1), 0.3)))
+    pmf = 0.6 * st.poisson.pmf([0, 2], np.exp(0.3)) + [0.4, 0.0]
+    np.testing.assert_allclose(log_density.eval()[:, 0], [*np.log(pmf), 0.0])

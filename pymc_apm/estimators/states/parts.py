@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.logprob.basic import conditional_logp
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Constant, Variable
@@ -380,7 +381,9 @@ def _cut_off(
     own = set(model.root.basic_RVs)
     inner: set[Variable] = set(arguments.values())
     for node in toposort(list(results.values()), blockers=own):
-        if is_draw(node) or any(source in inner for source in node.inputs):
+        # What is distributed without a generator, at one point, may be a part of a mixture.
+        is_random = is_draw(node) or isinstance(node.op, SymbolicRandomVariable)
+        if is_random or any(source in inner for source in node.inputs):
             inner.update(node.outputs)
     symbols: dict[Variable, TensorVariable] = {}
     seen: set[Variable] = set()
