@@ -10,6 +10,7 @@ import scipy.stats as st
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
+from pymc_apm.estimators.states.afterwards import _checked_covariates
 from pymc_apm.estimators.states.parts import vectorise
 from pymc_apm.estimators.states.specification import attached, parse
 
@@ -165,3 +166,14 @@ def test_a_mixture_with_a_point_has_a_density() -> None:
     log_density = specification.log_observation(pt.constant(np.full((3, 1, 1), 0.3)))
     pmf = 0.6 * st.poisson.pmf([0, 2], np.exp(0.3)) + [0.4, 0.0]
     np.testing.assert_allclose(log_density.eval()[:, 0], [*np.log(pmf), 0.0])
+
+
+def test_integers_of_new_rows_are_integers() -> None:
+    specification = specify(
+        transition=lambda x, rain: pm.Normal.dist(x + rain, 1),
+        covariates={"rain": np.array([0, 1, 0, 2])},
+    )
+    made = _checked_covariates("forecast", specification, {"rain": [1.0, 2.0]}, 2)
+    assert made["rain"].tolist() == [1, 2]
+    with pytest.raises(ModelError, match="rain of forecast is made of integers"):
+        _checked_covariates("forecast", specification, {"rain": [1.0, 0.5]}, 2)

@@ -565,7 +565,13 @@ def _checked_covariates(
     checked = {}
     for name in wanted:
         variable = specification.covariates[name]
-        array = np.asarray(given[name]).astype(variable.type.dtype)
+        values, dtype = np.asarray(given[name]), variable.type.dtype
+        array = values.astype(dtype)
+        if dtype.startswith(("int", "uint")) and (array != values).any():
+            raise ModelError(
+                f"The covariate {name} of {label} is made of integers in the model, but its values "
+                "for the new rows are not: declare it with floats."
+            )
         if array.shape[:1] != (n_ahead,) or array.ndim != variable.type.ndim:
             raise ModelError(
                 f"The covariate {name} of {label} must have a row for each of {n_ahead} new rows, "
