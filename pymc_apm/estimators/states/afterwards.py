@@ -331,6 +331,7 @@ class _Run:
                 f"{', '.join(known) or 'none'}."
             )
         self.how: States = how
+        self._name = name  # with that of a model in a model
         self.rng = np.random.default_rng(random_seed)
         posterior = dataset_of(idata, "posterior")
         if posterior is None:
@@ -400,7 +401,7 @@ class _Run:
     def recorded(self, idata: Any) -> Floats | None:
         """Return the paths that were recorded with the draws; None if there are none."""
         stats = dataset_of(idata, "sample_stats")
-        name = f"{self.how.specification.name}_states"
+        name = f"{self._name}_states"
         if stats is None or name not in stats:
             return None
         try:  # one of them may have been thinned
