@@ -10,7 +10,9 @@ import scipy.stats as st
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
+from pymc_apm.estimators.reference import FAST
 from pymc_apm.estimators.states.afterwards import _checked_covariates
+from pymc_apm.estimators.states.bootstrap import Sampler
 from pymc_apm.estimators.states.parts import vectorise
 from pymc_apm.estimators.states.specification import attached, parse
 
@@ -177,3 +179,32 @@ def test_integers_of_new_rows_are_integers() -> None:
     assert made["rain"].tolist() == [1, 2]
     with pytest.raises(ModelError, match="rain of forecast is made of integers"):
         _checked_covariates("forecast", specification, {"rain": [1.0, 0.5]}, 2)
+
+
+def sampler(transition: Any) -> Any:
+    """Return what draws 1000 transitions from zero, each time others."""
+    specification = specify(transition=transition, initial=pm.Normal.dist(0, 1))
+    made = Sampler(specification, specification.transition, 1, FAST)
+    return lambda: np.asarray(made(1000, np.zeros((1000, 1)), {}, [])["x"], dtype=float)
+
+
+def test_draws_that_others_depend_on_are_new_ones_each_time() -> None:
+    draw = sampler(lambda x: pm.Normal.dist(pm.Normal.dist(x, 1.0), 0.01))
+    first, second = draw(), draw()
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
+    assert abs(np.corrcoef(first[1:], first[:-1])[0, 1]) < 0.2
+    assert first.std() == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean"),
+    [
+        (lambda x: pm.Binomial.dist(10, pm.math.sigmoid(x)), 5.0),
+        (lambda x: pm.Weibull.dist(1.0, pt.exp(x)), 1.0),
+        (lambda x: pm.LogitNormal.dist(x, 1.0), 0.5),
+    ],
+)
+def test_draws_of_any_distribution(draw: Any, mean: float) -> None:
+    found = sampler(draw)()
+    assert abs(found.mean() - mean) < 5.0 * found.std() / np.sqrt(1000)
+    assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.2

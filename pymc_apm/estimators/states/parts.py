@@ -244,30 +244,19 @@ class Part(NamedTuple):
             A symbol for the number 0. Where it is vectorised, there is a draw for each element,
             also of what depends on nothing else that is.
         """
-        results = list(self.results.values())
-        replacements: dict[Variable, Variable] = {}
-        for draw in self.draws:
-            node = draw.owner
-            first = next(
-                place
-                for place, source in enumerate(node.inputs)
-                if not isinstance(source.type, RandomType)
-                and hasattr(source.type, "dtype")
-                and (not isinstance(node.op, RandomVariable) or place >= 2)
-            )
-            inputs = list(node.inputs)
-            if isinstance(node.op, OF_INTEGERS):
-                inputs[first] = pt.round(inputs[first]).astype("int64")
-            inputs[first] = inputs[first] + batch.astype(inputs[first].type.dtype)
-            place = node.outputs.index(draw)
-            replacements[draw] = node.op.make_node(*inputs).outputs[place]
-        return dict(
-            zip(
-                self.results,
-                clone_replace(results, replace=replacements, rebuild_strict=False),
-                strict=True,
-            )
-        )
+        made: dict[Variable, Variable] = {}
+        for node in toposort(list(self.results.values())):
+            # Each node once, or a draw that others depend on were several of one generator.
+            inputs = [made.get(source, source) for source in node.inputs]
+            if is_draw(node):
+                first = node.inputs.index(node.op.dist_params(node)[0])
+                if isinstance(node.op, OF_INTEGERS):
+                    inputs[first] = pt.round(inputs[first].astype("float64")).astype("int64")
+                inputs[first] = inputs[first] + batch.astype(inputs[first].type.dtype)
+            if inputs != node.inputs:
+                new = node.clone_with_new_inputs(inputs, strict=False)
+                made.update(zip(node.outputs, new.outputs, strict=True))
+        return {name: made.get(result, result) for name, result in self.results.items()}
 
 
 def make_part(
