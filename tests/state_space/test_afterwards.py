@@ -271,3 +271,23 @@ def test_figure(model: pm.Model) -> None:
         apm.plot_states(states, state="z")
     with pytest.raises(ModelError, match=r"needs what apm.sample_states returned"):
         apm.plot_states(ahead)
+
+
+def test_few_points_where_filtered_states_are_a_warning(caplog: Any) -> None:
+    """First rows are missing: given all data states are known, given those before they are not."""
+    with interpreted(), pm.Model() as model:
+        s = pm.HalfNormal("s", 1)
+        apm.estimators.state_space(
+            "y",
+            np.array([np.nan, np.nan, 0.3, 0.5]),
+            initial=pm.Normal.dist(0, 100),
+            transition=lambda x: pm.Normal.dist(x, s),
+            observation=lambda x: pm.Normal.dist(x, 0.5),
+            points=16,
+            reference={"s": S},
+        )
+        apm.sample_states(run(), "y", draws=50, random_seed=1, model=model)
+        assert "in effect" not in caplog.text
+        ahead = apm.predict(run(), "y", draws=50, random_seed=1, model=model)
+    assert "in effect" in caplog.text
+    assert ahead["effective_points"].shape == (2, 50)

@@ -178,13 +178,51 @@ def test_what_makes_no_sense_is_refused(options: Any, message: str) -> None:
 
 def test_a_name_of_two_things_is_refused() -> None:
     y = np.array([0.5, -1.2, 0.3])
-    with pm.Model(), pytest.raises(ModelError, match="asks for flow, which is data as well"):
-        apm.estimators.state_space(
-            "y",
-            {"flow": y, "level": y},
-            initial=pm.Normal.dist(0, 1),
-            transition=lambda x, flow: pm.Normal.dist(x + flow, 1.0),
-            observation=lambda x: {"flow": pm.Normal.dist(x, 1.0), "level": pm.Normal.dist(x, 1.0)},
-            proposal=lambda x, flow: pm.Normal.dist(x + flow, 1.0),
-            covariates={"flow": y[::-1]},
-        )
+    for option in ("proposal", "bound"):
+        given = {
+            "proposal": lambda x, flow: pm.Normal.dist(x + flow, 1.0),
+            "bound": lambda flow: -flow,
+        }
+        with pm.Model(), pytest.raises(ModelError, match="asks for flow, which is data as well"):
+            apm.estimators.state_space(
+                "y",
+                {"flow": y, "level": y},
+                initial=pm.Normal.dist(0, 1),
+                transition=lambda x, flow: pm.Normal.dist(x + flow, 1.0),
+                observation=lambda x: {
+                    "flow": pm.Normal.dist(x, 1.0),
+                    "level": pm.Normal.dist(x, 1.0),
+                },
+                covariates={"flow": y[::-1]},
+                method="particles",
+                **{option: given[option]},
+            )
+
+
+def test_a_covariate_that_has_the_name_of_data() -> None:
+    y = np.array([0.5, -1.2, 0.3])
+
+    def estimate(name: str) -> float:
+        transitions = {
+            "flow": lambda x, flow: pm.Normal.dist(x + flow, 1.0),
+            "other": lambda x, other: pm.Normal.dist(x + other, 1.0),
+        }
+        with pm.Model() as model:
+            apm.estimators.state_space(
+                "y",
+                {"flow": y, "level": y},
+                initial=pm.Normal.dist(pm.Flat("a"), 1),
+                transition=transitions[name],
+                observation=lambda x: {
+                    "flow": pm.Normal.dist(x, 1.0),
+                    "level": pm.Normal.dist(x, 1.0),
+                },
+                covariates={name: 3.0 * y[::-1]},
+                method="particles",
+                points=3,
+            )
+        with apm.clamped(model):
+            model["y_u"].set_value(np.random.default_rng(1).standard_normal((3, 2, 3)))
+            return float(model.compile_logp()({"a": np.array(0.3)}))
+
+    assert estimate("flow") == estimate("other")

@@ -193,3 +193,23 @@ def test_a_store_has_them_too(tmp_path: Any) -> None:
         states = apm.sample_states(idata, "y")
     assert np.isfinite(dataset_of(idata, "sample_stats")["y_states"].values).all()
     assert "effective_points" not in states
+
+
+def test_paths_of_a_model_in_a_model() -> None:
+    with interpreted(), pm.Model() as model:
+        with pm.Model(name="inner"):
+            a = pm.Uniform("a", 0, 1)
+            apm.estimators.state_space(
+                "y",
+                Y[:3],
+                initial=pm.Normal.dist(0, 1),
+                transition=lambda x: pm.Normal.dist(a * x, 1),
+                observation=lambda x: pm.Normal.dist(x, ERROR),
+                method="particles",
+                points=3,
+                record_states=True,
+            )
+        idata = pm.sample(5, tune=5, chains=1, progressbar=False, random_seed=1)
+        states = apm.sample_states(idata, "inner::y", model=model)
+    recorded = dataset_of(idata, "sample_stats")["inner::y_states"].values.astype(float)
+    assert (states["smoothed_posterior"].values == recorded).all()

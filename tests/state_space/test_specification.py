@@ -10,6 +10,9 @@ import scipy.stats as st
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
+from pymc_apm.estimators.reference import FAST
+from pymc_apm.estimators.states.afterwards import _checked_covariates
+from pymc_apm.estimators.states.bootstrap import Sampler
 from pymc_apm.estimators.states.parts import vectorise
 from pymc_apm.estimators.states.specification import attached, parse
 
@@ -87,6 +90,10 @@ def test_density_of_a_transition_with_all_arguments() -> None:
         ({"times": [0, 1, 1, 2]}, "row 2 is not later"),
         ({"covariates": {"t": np.zeros(4)}}, "is called 't'"),
         ({"covariates": {"rain": np.full(4, np.nan)}}, "only data may be missing"),
+        (
+            {"covariates": {"rain": np.ma.masked_equal([1, 2, -9, 4], -9)}},
+            "only data may be missing",
+        ),
         ({"covariates": {"rain": np.zeros(3)}}, "for each of the 4 rows"),
         ({"series": [1, 2]}, "a label for each of the 4 rows"),
         ({"data": np.array([np.inf, 1.0])}, "infinite"),
@@ -145,3 +152,59 @@ def test_rows_of_series_are_put_in_order() -> None:
     assert rows.dt.tolist() == [1, 5, 1, 2, 1]
     assert specification.data["y"].tolist() == [1, 3, 0, 2, 4]
     assert rows.labels.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("missing", [-999.0, -999])
+def test_what_is_masked_is_missing(missing: Any) -> None:
+    data = np.ma.masked_equal(np.array([3, missing, 5, 4]), missing)
+    np.testing.assert_equal(specify(data=data).data["y"], [3.0, np.nan, 5.0, 4.0])
+
+
+def test_a_mixture_with_a_point_has_a_density() -> None:
+    specification = specify(
+        data=np.array([0.0, 2.0, np.nan]),
+        observation=lambda x: pm.ZeroInflatedPoisson.dist(0.6, pt.exp(x)),
+    )
+    log_density = specification.log_observation(pt.constant(np.full((3, 1, 1), 0.3)))
+    pmf = 0.6 * st.poisson.pmf([0, 2], np.exp(0.3)) + [0.4, 0.0]
+    np.testing.assert_allclose(log_density.eval()[:, 0], [*np.log(pmf), 0.0])
+
+
+def test_integers_of_new_rows_are_integers() -> None:
+    specification = specify(
+        transition=lambda x, rain: pm.Normal.dist(x + rain, 1),
+        covariates={"rain": np.array([0, 1, 0, 2])},
+    )
+    made = _checked_covariates("forecast", specification, {"rain": [1.0, 2.0]}, 2)
+    assert made["rain"].tolist() == [1, 2]
+    with pytest.raises(ModelError, match="rain of forecast is made of integers"):
+        _checked_covariates("forecast", specification, {"rain": [1.0, 0.5]}, 2)
+
+
+def sampler(transition: Any) -> Any:
+    """Return what draws 1000 transitions from zero, each time others."""
+    specification = specify(transition=transition, initial=pm.Normal.dist(0, 1))
+    made = Sampler(specification, specification.transition, 1, FAST)
+    return lambda: np.asarray(made(1000, np.zeros((1000, 1)), {}, [])["x"], dtype=float)
+
+
+def test_draws_that_others_depend_on_are_new_ones_each_time() -> None:
+    draw = sampler(lambda x: pm.Normal.dist(pm.Normal.dist(x, 1.0), 0.01))
+    first, second = draw(), draw()
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
+    assert abs(np.corrcoef(first[1:], first[:-1])[0, 1]) < 0.2
+    assert first.std() == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean"),
+    [
+        (lambda x: pm.Binomial.dist(10, pm.math.sigmoid(x)), 5.0),
+        (lambda x: pm.Weibull.dist(1.0, pt.exp(x)), 1.0),
+        (lambda x: pm.LogitNormal.dist(x, 1.0), 0.5),
+    ],
+)
+def test_draws_of_any_distribution(draw: Any, mean: float) -> None:
+    found = sampler(draw)()
+    assert abs(found.mean() - mean) < 5.0 * found.std() / np.sqrt(1000)
+    assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.2

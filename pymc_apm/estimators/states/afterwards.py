@@ -1,5 +1,6 @@
 """States, forecasts and predictions, after sampling."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +15,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from pymc_apm._compat import compile_function, dataset_of
-from pymc_apm.errors import ModelError
+from pymc_apm.errors import ModelError, see
 from pymc_apm.estimators.reference import FAST
 from pymc_apm.estimators.states.bootstrap import Sampler, as_matrix
 from pymc_apm.estimators.states.copies import in_model
@@ -26,7 +27,12 @@ from pymc_apm.validation import numbers, one_of, positive_integer
 
 __all__ = ["States", "forecast", "predict", "sample_states"]
 
+_log = logging.getLogger("pymc.apm")
+
 Floats = NDArray[np.float64]
+
+FEW = 2.0
+"""The effective number of points below which there is a warning."""
 
 
 class States(NamedTuple):
@@ -121,6 +127,8 @@ def sample_states(
         dims = ("chain", "draw", dim, "state")
         return xr.Dataset({"smoothed_posterior": (dims, recorded)}, coords)
     drawn = run.drawn()
+    if kind == "filtered":
+        _warn_of_few(specification, drawn)
     order = np.argsort(specification.rows.order)
     states = (drawn.smoothed if kind == "smoothed" else drawn.filtered)[:, order]
     data = {
@@ -158,7 +166,8 @@ def predict(
     Dataset
         With ``predicted_observed``, draws of the data of each row given those before it, and
         ``log_score``, the log density of the data there, both for each draw of the parameters. A
-        row in which all is missing has the score 0. The predictions belong in a group
+        row in which all is missing has the score 0, but for noise. ``effective_points`` is as in
+        :func:`sample_states`. The predictions belong in a group
         ``posterior_predictive``, under the name of the data, for figures like ``az.plot_ppc``.
 
     Examples
@@ -184,6 +193,7 @@ def predict(
     specification, rows = run.how.specification, run.how.specification.rows
     _check_observes(specification)
     drawn = run.drawn()
+    _warn_of_few(specification, drawn)
     simulate = _Simulation(specification, run)
     arrays = run.row_arrays()
     made = []
@@ -197,6 +207,7 @@ def predict(
     data = {
         "predicted_observed": (("chain", "draw", dim, *dims), run.shaped(observed[:, order])),
         "log_score": (("chain", "draw", dim), run.shaped(drawn.score[:, order])),
+        "effective_points": (("chain", "draw"), run.shaped(drawn.effective)),
     }
     return xr.Dataset(data, run.coords | row_coords | coords)
 
@@ -331,6 +342,7 @@ class _Run:
                 f"{', '.join(known) or 'none'}."
             )
         self.how: States = how
+        self._name = name  # with that of a model in a model
         self.rng = np.random.default_rng(random_seed)
         posterior = dataset_of(idata, "posterior")
         if posterior is None:
@@ -400,7 +412,7 @@ class _Run:
     def recorded(self, idata: Any) -> Floats | None:
         """Return the paths that were recorded with the draws; None if there are none."""
         stats = dataset_of(idata, "sample_stats")
-        name = f"{self.how.specification.name}_states"
+        name = f"{self._name}_states"
         if stats is None or name not in stats:
             return None
         try:  # one of them may have been thinned
@@ -465,6 +477,22 @@ class _Simulation:
 
 
 # Shapes and coordinates
+
+
+def _warn_of_few(specification: Specification, drawn: Draws) -> None:
+    """Say so if there are few points where states are given the data up to a row alone."""
+    least = float(np.min(drawn.effective))
+    if least < FEW:
+        _log.warning(
+            "In some row of %s there are in effect %.2g points where the state is given the data "
+            "up to that row, so that it, and predictions of the next, are drawn from too few. "
+            "Give more points. Those of a pool are where states are given all data: if these tell "
+            'much more, declare the model with method="particles" for what is drawn after '
+            "sampling. %s",
+            specification.name,
+            least,
+            see("state_space"),
+        )
 
 
 def _check_observes(specification: Specification) -> None:
@@ -565,7 +593,13 @@ def _checked_covariates(
     checked = {}
     for name in wanted:
         variable = specification.covariates[name]
-        array = np.asarray(given[name]).astype(variable.type.dtype)
+        values, dtype = np.asarray(given[name]), variable.type.dtype
+        array = values.astype(dtype)
+        if dtype.startswith(("int", "uint")) and (array != values).any():
+            raise ModelError(
+                f"The covariate {name} of {label} is made of integers in the model, but its values "
+                "for the new rows are not: declare it with floats."
+            )
         if array.shape[:1] != (n_ahead,) or array.ndim != variable.type.ndim:
             raise ModelError(
                 f"The covariate {name} of {label} must have a row for each of {n_ahead} new rows, "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import compile_function
@@ -47,28 +48,39 @@ class Sampler:
     ) -> None:
         names = [state.name for state in specification.states]
         self.rows = [name for name in part.arguments if name not in names]
-        zero = pt.dscalar("zero")
-        results = part.random(zero)
+        self.outputs = list(part.results)
+        self._ndims = [result.type.ndim for result in part.results.values()]
+        others = [part.arguments[name] for name in self.rows]
         zeros, states = pt.dvector("zeros"), pt.dmatrix("states")
-        replace: dict[TensorVariable, TensorVariable] = {zero: zeros}
-        for name, batch in specification.split(states).items():
-            if name in part.arguments:
-                symbol = part.arguments[name]
-                replace[symbol] = batch.astype(symbol.type.dtype)
+        zero = pt.dscalar("zero")
+        results = list(part.random(zero).values())
+
+        def of_states(vectors: TensorVariable) -> dict[TensorVariable, TensorVariable]:
+            symbols = {n: s for n, s in part.arguments.items() if n in names}
+            values = specification.split(vectors)
+            return {s: values[n].astype(s.type.dtype) for n, s in symbols.items()}
+
         closure: list[TensorVariable] = list(part.closure)
+        replace = {zero: zeros} | of_states(states)
         if is_batch:
             closure = [
                 pt.tensor(dtype=symbol.type.dtype, shape=(None, *symbol.type.shape))
                 for symbol in part.closure
             ]
             replace |= dict(zip(part.closure, closure, strict=True))
-        made = vectorise(list(results.values()), replace)
-        self.outputs = list(results)
-        self._ndims = [result.type.ndim for result in results.values()]
-        others = [part.arguments[name] for name in self.rows]
-        self._function = compile_function(
-            [zeros, states, *others, *closure], made, random_seed=random_seed, **compile_kwargs
-        )
+        try:
+            made = vectorise(results, replace)
+        except NotImplementedError:  # of what is a graph of its own, PyTensor makes no batch
+            one = pt.dvector("one")
+            made = clone_replace(results, of_states(one), rebuild_strict=False)
+            inputs = [zero, one, *others, *part.closure]
+            function = compile_function(inputs, made, random_seed=random_seed, **compile_kwargs)
+            self._function = _one_by_one(function, len(part.closure) if is_batch else 0)
+        else:
+            inputs = [zeros, states, *others, *closure]
+            self._function = compile_function(
+                inputs, made, random_seed=random_seed, **compile_kwargs
+            )
 
     def __call__(
         self, n_draws: int, states: Floats | None, row: Mapping[str, Any], closure: Values
@@ -83,6 +95,20 @@ class Sampler:
             own = np.shape(array)[np.ndim(array) - ndim :]  # what all share has no axis of draws
             drawn[name] = np.broadcast_to(array, (n_draws, *own))
         return drawn
+
+
+def _one_by_one(function: Callable[..., Any], n_batches: int) -> Callable[..., Any]:
+    """Call a function for each of its first two arguments, and of the last ones, in turn."""
+
+    def call(zeros: Floats, states: Floats, *others: Any) -> list[NDArray[Any]]:
+        n_same = len(others) - n_batches
+        made = [
+            function(zero, state, *others[:n_same], *(np.asarray(o[i]) for o in others[n_same:]))
+            for i, (zero, state) in enumerate(zip(map(np.asarray, zeros), states, strict=True))
+        ]
+        return [np.stack(column) for column in zip(*made, strict=True)]
+
+    return call
 
 
 def as_matrix(draws: Mapping[str, NDArray[Any]]) -> Floats:

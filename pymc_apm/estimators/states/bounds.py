@@ -28,6 +28,7 @@ from pymc_apm.estimators.states.parts import (
     is_draw,
     make_part,
     vectorise,
+    with_data,
     without_checks,
 )
 from pymc_apm.estimators.states.rows import filled
@@ -100,10 +101,11 @@ def _computed(
         for name in names
     }
     known = {name: s for name, s in specification.symbols().items() if name not in states}
-    known |= {
+    symbols = {
         name: pt.tensor(name, dtype="float64", shape=array.shape[1:])
         for name, array in data.items()
     }
+    known = with_data(label, function, known, symbols)
     part = make_part(label, function, known, ["bound"], specification.model)
     (number,) = part.results.values()
     if part.draws or number.type.ndim:

@@ -59,9 +59,9 @@ def state_space(
     name : str
         The name of the potential, unique in the model.
     data : array or dict of arrays
-        With a row for each time, a number or a vector. NaN is missing; of a vector whose elements
-        are independent, some may be. A dict has several arrays, by name, that are independent given
-        the states.
+        With a row for each time, a number or a vector. NaN, or what is masked, is missing; of a
+        vector whose elements are independent, some may be. A dict has several arrays, by name, that
+        are independent given the states.
     initial : distribution, numbers, function, or dict of these
         The states of the first row. A function may ask for covariates of that row.
     transition : callable

@@ -21,11 +21,11 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_apm.errors import ModelError
 from pymc_apm.estimators.states.parts import (
     Part,
-    argument_names,
     draw_of,
     is_draw,
     make_part,
     vectorise,
+    with_data,
 )
 from pymc_apm.estimators.states.quantiles import has_score, quantile_at, score_of
 from pymc_apm.estimators.states.rows import filled
@@ -284,13 +284,11 @@ class _Maker:
         self, arguments: Mapping[str, TensorVariable], x: TensorVariable | None, substeps: int = 1
     ) -> dict[TensorVariable, TensorVariable]:
         """Return what to replace the symbols of arguments by."""
-        known: dict[str, TensorVariable] = {
-            name: column.of(self.row)
-            for name, column in self.table.columns.items()
-            if isinstance(name, str)
-        }
+        columns = self.table.columns
+        known = {n: columns["data", d].of(self.row) for n, d in self._data.items()}
+        # Covariates may have names of data: a function that asks for either is refused.
+        known |= {n: column.of(self.row) for n, column in columns.items() if isinstance(n, str)}
         known["dt"] = known["dt"] / substeps
-        known |= {n: self.table.columns["data", d].of(self.row) for n, d in self._data.items()}
         known |= self._states(x) if x is not None else {}
         for state in self.specification.states:
             if state.is_discrete and state.name in known:
@@ -396,13 +394,7 @@ class _Maker:
         }
         known, label = specification.symbols(), f"{option} of {specification.label}"
         if option != "sort_by":
-            twice = [n for n in argument_names(label, function) if n in shapes and n in known]
-            if twice:
-                raise ModelError(
-                    f"The {label} asks for {', '.join(twice)}, which is data as well as a state or "
-                    "a covariate: give one of them another name."
-                )
-            known |= shapes
+            known = with_data(label, function, known, shapes)
         results = names or [state.name for state in specification.states]
         return make_part(label, function, known, results, specification.model)
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.logprob.basic import conditional_logp
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Constant, Variable
@@ -243,30 +244,19 @@ class Part(NamedTuple):
             A symbol for the number 0. Where it is vectorised, there is a draw for each element,
             also of what depends on nothing else that is.
         """
-        results = list(self.results.values())
-        replacements: dict[Variable, Variable] = {}
-        for draw in self.draws:
-            node = draw.owner
-            first = next(
-                place
-                for place, source in enumerate(node.inputs)
-                if not isinstance(source.type, RandomType)
-                and hasattr(source.type, "dtype")
-                and (not isinstance(node.op, RandomVariable) or place >= 2)
-            )
-            inputs = list(node.inputs)
-            if isinstance(node.op, OF_INTEGERS):
-                inputs[first] = pt.round(inputs[first]).astype("int64")
-            inputs[first] = inputs[first] + batch.astype(inputs[first].type.dtype)
-            place = node.outputs.index(draw)
-            replacements[draw] = node.op.make_node(*inputs).outputs[place]
-        return dict(
-            zip(
-                self.results,
-                clone_replace(results, replace=replacements, rebuild_strict=False),
-                strict=True,
-            )
-        )
+        made: dict[Variable, Variable] = {}
+        for node in toposort(list(self.results.values())):
+            # Each node once, or a draw that others depend on were several of one generator.
+            inputs = [made.get(source, source) for source in node.inputs]
+            if is_draw(node):
+                first = node.inputs.index(node.op.dist_params(node)[0])
+                if isinstance(node.op, OF_INTEGERS):
+                    inputs[first] = pt.round(inputs[first].astype("float64")).astype("int64")
+                inputs[first] = inputs[first] + batch.astype(inputs[first].type.dtype)
+            if inputs != node.inputs:
+                new = node.clone_with_new_inputs(inputs, strict=False)
+                made.update(zip(node.outputs, new.outputs, strict=True))
+        return {name: made.get(result, result) for name, result in self.results.items()}
 
 
 def make_part(
@@ -354,6 +344,22 @@ def argument_names(label: str, function: Any) -> list[str]:
     ]
 
 
+def with_data(
+    label: str,
+    function: Any,
+    known: Mapping[str, TensorVariable],
+    data: Mapping[str, TensorVariable],
+) -> dict[str, TensorVariable]:
+    """Return symbols of what a function may ask for, and of data; it is told what is both."""
+    twice = [name for name in argument_names(label, function) if name in data and name in known]
+    if twice:
+        raise ModelError(
+            f"The {label} asks for {', '.join(twice)}, which is data as well as a state or a "
+            "covariate: give one of them another name."
+        )
+    return {**known, **data}
+
+
 def _cut_off(
     label: str,
     arguments: dict[str, TensorVariable],
@@ -364,7 +370,9 @@ def _cut_off(
     own = set(model.root.basic_RVs)
     inner: set[Variable] = set(arguments.values())
     for node in toposort(list(results.values()), blockers=own):
-        if is_draw(node) or any(source in inner for source in node.inputs):
+        # What is distributed without a generator, at one point, may be a part of a mixture.
+        is_random = is_draw(node) or isinstance(node.op, SymbolicRandomVariable)
+        if is_random or any(source in inner for source in node.inputs):
             inner.update(node.outputs)
     symbols: dict[Variable, TensorVariable] = {}
     seen: set[Variable] = set()

@@ -130,7 +130,7 @@ def make_data(label: str, values: Any) -> NDArray[np.float64]:
             f"but it is {values}. Data that change (pm.Data) may be covariates."
         )
     try:
-        array = np.array(values, dtype=np.float64)
+        array = np.ma.filled(np.ma.array(values, dtype=np.float64), np.nan)
     except (TypeError, ValueError) as error:
         raise ModelError(f"The data of {label} must be numbers: {error}.") from error
     if array.ndim not in (1, 2) or len(array) == 0:
@@ -174,8 +174,9 @@ def make_covariates(
                 f"and none of {', '.join((*RESERVED, *taken))}."
             )
         if not isinstance(value, Variable):
+            is_masked = np.ma.is_masked(value)
             value = np.asarray(value)
-            if value.dtype.kind not in "iufb" or not np.isfinite(value).all():
+            if value.dtype.kind not in "iufb" or is_masked or not np.isfinite(value).all():
                 raise ModelError(
                     f"The covariate {name} of {label} must be made of finite numbers; only data "
                     "may be missing."

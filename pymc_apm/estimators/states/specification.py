@@ -375,7 +375,7 @@ def parse(
     ----------
     name : str
     data : array or dict of arrays
-        With a row for each time. NaN is missing.
+        With a row for each time. NaN, or what is masked, is missing.
     initial : distribution, number, array, function, or dict of these
         The first state of a series. A function is given what belongs to its first row.
     transition : callable
