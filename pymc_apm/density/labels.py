@@ -461,8 +461,12 @@ def _block_by_block(op: Any, node: Apply, walk: Walk) -> list[Labels]:
     if isinstance(op.core_op, Dot) and op.inputs_sig[0][1:] == op.inputs_sig[1][:1]:
         return _product_of_matrices(op, node, walk)
     if isinstance(op.core_op, INDEXING):
+        array, *indices = node.inputs
+        # What it compiles to be computed takes arrays of one type alone.
+        of_labels = op.make_node(array.type.clone(dtype="int64")(), *indices)
         with contextlib.suppress(UnknownError):  # indices that are not constant
-            return _indexed(op, node, walk)
+            values = [walk.value_of(source) for source in indices]
+            return [_perform(of_labels, walk.labels_of(array), *values)]
     n_batch = op.batch_ndim(node)
     parts = []
     for source in node.inputs:
@@ -496,7 +500,10 @@ def _inside(op: Any, node: Apply, walk: Walk) -> list[Labels]:
 
 
 def _perform(node: Apply, *values: Any) -> Any:
-    """Do to labels what a node does to an array."""
+    """Do to labels, or to constants, what a node does to an array."""
+    if isinstance(node.op, Elemwise):
+        # Or numpy takes integers for integers, of which the inverse is 0.
+        node.op.prepare_node(node, None, None, "py")
     storage: list[list[Any]] = [[None]]
     node.op.perform(node, list(values), storage)
     return storage[0][0]

@@ -151,7 +151,10 @@ def by_laplace(
                 else term.ravel()
                 for label, term in replaced.terms.items()
             ]
-        return guarded(pt.concatenate(total) + _penalty(weights), structure.read)
+        terms = pt.concatenate(total) + _penalty(weights)
+        if structure.nan_is_zero:  # see log_weights_of
+            terms = pt.switch(pt.isnan(terms), -np.inf, terms)
+        return guarded(terms, structure.read)
 
     groups = np.concatenate([of[chosen[term]] for term, of in labels.items()])
     result = laplace_importance(

@@ -723,6 +723,27 @@ def test_a_product_with_zero_counts_if_it_may_not_be_noticed(name):
 # What cannot be known
 
 
+def test_integers_are_divided_as_pytensor_does():
+    """Not as numpy does, for which the inverse of an integer is zero: no dependence at all."""
+    u = pt.vector("u", shape=(2,))
+    for numbers in ([2, 3], [4, 5]):  # PyTensor's op is right the first time
+        inverse = pt.reciprocal(pt.constant(np.array(numbers)))
+        value = labels.Walk(labels.Joined(0)).value_of(inverse)
+        np.testing.assert_allclose(value, 1.0 / np.array(numbers))
+        found = find_factors([inverse * u.sum()], u)
+        assert found.n_factors == 1
+        assert found.of_outputs[0].tolist() == [0, 0]
+
+
+def test_an_index_for_each_row_is_known():
+    u = pt.vector("u", shape=(6,))
+    index = np.array([[2, 0], [1, 1]])
+    take = pt.vectorize(lambda row, places: row[places], signature="(n),(k)->(k)")
+    found = find_factors([take(u.reshape((2, 3)), pt.constant(index)).ravel()], u, unused=-1)
+    assert found.of_u.tolist() == [0, -1, 1, -1, 2, -1]
+    assert found.of_outputs[0].tolist() == [1, 0, 2, 2]
+
+
 def test_values_of_shared_variables_are_not_looked_at():
     u, _ = new_inputs()
     group, membership = (

@@ -65,6 +65,19 @@ def test_a_latent_scale_that_is_negative_has_no_weight():
     assert abs(z_score(logs, log_p.sum(axis=1))) > Z  # this is noticed
 
 
+def test_parameters_that_are_integers():
+    """The inverse of a rate is not zero, as it is for numpy."""
+    with pm.Model() as model:
+        a, b = pm.Gamma("a", 2, 2), pm.Gamma("b", 3, 2)
+        pm.Poisson("y", a + b, observed=2)
+    estimator = Estimator(apm.marginalize(model, ["a", "b"], samples=64), {})
+    rng = np.random.default_rng(7)
+    logs = np.array([estimator.fresh(rng)[0].sum() for _ in range(100)])
+    rate = rng.gamma(5.0, 0.5, size=20_000)
+    exact = 2 * np.log(rate) - rate - np.log(2.0)
+    assert abs(z_score(logs, exact)) < Z
+
+
 def test_a_latent_variable_that_is_truncated_on_one_side():
     """All of its quantiles are numbers: what is none would count as a draw of weight zero."""
     with pm.Model() as model:
@@ -90,6 +103,24 @@ def test_a_quantile_that_is_rounded_to_zero_does_not_make_the_density_zero():
     estimator = Estimator(apm.marginalize(model, "rate", samples=64), {"shape": np.array(1e-3)})
     estimates, _ = estimator.fresh(np.random.default_rng(1))
     assert abs(estimates.sum() + 0.5) < 0.05  # nearly all of the mass is at zero
+
+
+def test_a_laplace_draw_whose_density_is_not_a_number_has_no_weight():
+    """It must not spoil the others of an estimate, of which the mean would be too small."""
+    y = np.array([0.3, -0.2, 0.6, 0.1, 0.4])
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.5, 0.5)
+        b = pm.Normal("b", mu, 0.6)
+        pm.Normal("y", pm.math.sqrt(b), 1.0, observed=y)
+    estimator = Estimator(apm.marginalize(model, "b", proposal="laplace"), {"mu": np.array(0.5)})
+    rng = np.random.default_rng(7)
+    logs = np.array([estimator.fresh(rng)[0].sum() for _ in range(300)])
+    assert not np.isnan(logs).any()
+    grid = np.linspace(0.0, 5.0, 20_001)
+    squares = (grid - 0.5) ** 2 / 0.36 + ((y[:, None] - np.sqrt(grid)) ** 2).sum(axis=0)
+    exact = np.trapezoid(np.exp(-0.5 * squares), grid) / (0.6 * (2 * np.pi) ** 3)
+    estimates = np.exp(logs) / exact
+    assert abs(estimates.mean() - 1.0) < Z * estimates.std() / np.sqrt(300)
 
 
 @pytest.mark.parametrize("change", [0.7, 1.4])
