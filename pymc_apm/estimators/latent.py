@@ -7,13 +7,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
-from pytensor.graph.basic import Variable
+from numpy.typing import NDArray
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_apm._compat import compile_function
 from pymc_apm.errors import ModelError
+from pymc_apm.estimators.copies import of_parameters
 from pymc_apm.validation import positive_integer
 
 __all__ = ["LatentDraws", "sample_latent"]
@@ -103,8 +104,9 @@ def sample_latent(
     rng = np.random.default_rng(random_seed)
     shape = how.u_shape(samples)
     u = pt.tensor("u", dtype="float64", shape=shape)
-    latents, log_weights = how.build(u)
-    parameters = _parameters(model, [latents, log_weights])
+    made = of_parameters(how.build(u), model, [u], f"The estimator {name!r}")
+    upstream = set(ancestors(made))
+    parameters = [rv for rv in model.root.free_RVs if rv in upstream]
     posterior = idata["posterior"]
     missing = [rv.name for rv in parameters if rv.name not in posterior]
     if missing:
@@ -117,17 +119,14 @@ def sample_latent(
     values = {rv.name: posterior[rv.name].values[chain, draw] for rv in parameters}
 
     placeholders = {rv: rv.type() for rv in parameters}
-    outputs = clone_replace([latents, log_weights], replace=placeholders, rebuild_strict=False)
+    outputs = clone_replace(made, replace=placeholders, rebuild_strict=False)
     function = compile_function([u, *placeholders.values()], outputs, calls_python=True)
     found, effective = [], np.empty(draws)
     for place in range(draws):
         point = [np.asarray(values[rv.name][place], dtype=rv.type.dtype) for rv in parameters]
         candidates, logs = function(rng.standard_normal(shape), *point)
-        weights = np.exp(logs - logs.max(axis=0)).reshape(len(logs), -1)
-        weights /= weights.sum(axis=0)
-        effective[place] = (1.0 / (weights**2).sum(axis=0)).min()
-        uniform = rng.random(weights.shape[1])
-        picked = np.minimum((weights.cumsum(axis=0) < uniform).sum(axis=0), len(weights) - 1)
+        picked, numbers = pick(rng, logs.reshape(len(logs), -1))
+        effective[place] = numbers.min()
         found.append(
             candidates[picked, np.arange(len(picked))] if logs.ndim > 1 else candidates[picked[0]]
         )
@@ -143,6 +142,18 @@ def sample_latent(
     return xr.Dataset(data, coords={"chain": ("sample", chain), "draw": ("sample", draw)})
 
 
-def _parameters(model: pm.Model, outputs: list[Variable]) -> list[Variable]:
-    upstream = set(ancestors(outputs))
-    return [rv for rv in model.free_RVs if rv in upstream]
+def pick(
+    rng: np.random.Generator, log_weights: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Choose a row of each column by its weight; return them, and the effective numbers of rows."""
+    largest = log_weights.max(axis=0)
+    if not np.isfinite(largest).all():
+        raise ModelError(
+            "The weights of all draws of the latent variables are zero, or not a number, for a "
+            "draw of the parameters. Take more samples."
+        )
+    weights = np.exp(log_weights - largest)
+    weights /= weights.sum(axis=0)
+    uniform = rng.random(weights.shape[1])
+    picked = np.minimum((weights.cumsum(axis=0) < uniform).sum(axis=0), len(weights) - 1)
+    return picked, 1.0 / (weights**2).sum(axis=0)

@@ -9,7 +9,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pymc_apm._compat import groups_of, result_of
-from pymc_apm.errors import ModelError
+from pymc_apm.estimators.latent import pick
 from pymc_apm.marginal.draws_given import Weighted, WeightedDraws
 from pymc_apm.marginal.record import Record, record_of
 from pymc_apm.validation import positive_integer
@@ -118,24 +118,14 @@ def resample(
     rng: np.random.Generator, weighted: Weighted, record: Record
 ) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
     """Choose one of some weighted draws for each factor; return it and effective numbers."""
-    logs = weighted.log_weights
-    largest = logs.max(axis=0)
-    if not np.isfinite(largest).all():
-        raise ModelError(
-            "The weights of all draws of the latent variables are zero, or not a number, for a "
-            "draw of the parameters. Take more samples."
-        )
-    weights = np.exp(logs - largest)
-    weights /= weights.sum(axis=0)
-    uniform = rng.random(weights.shape[1])
-    picked = np.minimum((weights.cumsum(axis=0) < uniform).sum(axis=0), len(weights) - 1)
+    picked, effective = pick(rng, weighted.log_weights)
     found = []
     for values, labels in zip(weighted.latents, record.structure.of_latents.values(), strict=True):
         flat = values.reshape(len(values), -1)
         # What feeds nothing is drawn from the prior: any draw will do.
         which = np.where(labels.ravel() < 0, 0, picked[labels.ravel()])
         found.append(flat[which, np.arange(flat.shape[1])].reshape(labels.shape))
-    return found, 1.0 / (weights**2).sum(axis=0)
+    return found, effective
 
 
 def dims_of(model: pm.Model, name: str, ndim: int) -> tuple[str, ...]:

@@ -90,4 +90,4 @@ def _chosen_randomness(
                 f"{by_name[name].tag.apm_randomness.kind.made_of}."
             )
         chosen.append(by_name[name])
-    return chosen
+    return list(dict.fromkeys(chosen))

@@ -20,7 +20,7 @@ from pytensor.tensor.random.type import RandomType
 
 from pymc_apm._compat import compile_function, get_shared
 from pymc_apm.errors import ModelError, see
-from pymc_apm.estimators.states.copies import in_model
+from pymc_apm.estimators.copies import in_model
 from pymc_apm.types import Point
 
 

@@ -7,10 +7,12 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from pymc.model.fgraph import clone_model
 from scipy import stats
 
 import pymc_apm as apm
 from pymc_apm.errors import ModelError
+from pymc_apm.estimators.latent import pick
 from tests.marks import others_are_slow
 from tests.modes import interpreted
 from tests.statistical.checks import assert_exact, assert_not_exact, z_scores_of_means
@@ -127,6 +129,39 @@ def test_a_seed_gives_the_same_draws():
     first = apm.estimators.sample_latent(posterior_of(sd=SD), "y", random_seed=3, **options)
     second = apm.estimators.sample_latent(posterior_of(sd=SD), "y", random_seed=3, **options)
     xr.testing.assert_identical(first, second)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        clone_model,
+        lambda model: pm.observe(model, {"other": 0.5}),
+        lambda model: pm.do(model, {"other": 0.5}),
+    ],
+    ids=["clone", "observe", "do"],
+)
+def test_a_copy_of_a_model_makes_the_same_draws(copy):
+    """Of the parameters too: they were drawn from the prior."""
+    with pm.Model() as model:
+        sd, other = pm.HalfNormal("sd"), pm.Normal("other")
+        apm.estimators.laplace_importance(
+            "y",
+            lambda f: pm.logp(pm.Poisson.dist(pt.exp(f + other)), COUNTS),
+            sd**2 * np.eye(3),
+            reference={"sd": 1.0, "other": 0.5},
+        )
+    drawn = [
+        apm.estimators.sample_latent(
+            posterior_of(sd=SD, other=0.5), "y", draws=5, samples=4, random_seed=3, model=one
+        )["latent"].values
+        for one in (model, copy(model))
+    ]
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_draws_without_weight_are_an_error():
+    with pytest.raises(ModelError, match="weights of all draws"):
+        pick(np.random.default_rng(1), np.array([[0.0, -np.inf], [0.0, -np.inf]]))
 
 
 def test_bad_input_gets_an_error_in_words():

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.type import RandomType
 
 from pymc_apm._compat import compile_function, dataset_of
 from pymc_apm.errors import ModelError, see
+from pymc_apm.estimators.copies import of_parameters
 from pymc_apm.estimators.reference import FAST
 from pymc_apm.estimators.states.bootstrap import Sampler, as_matrix
-from pymc_apm.estimators.states.copies import in_model
 from pymc_apm.estimators.states.dates import go_on
 from pymc_apm.estimators.states.parts import Part
 from pymc_apm.estimators.states.sources import Draws, Source, draw_afresh
@@ -375,15 +374,8 @@ class _Run:
 
     def _in_model(self, variables: Sequence[Variable]) -> list[Variable]:
         """Return graphs with the variables of the model at hand; observed ones are data."""
-        made = in_model(variables, self._model, self.how.source.inputs)
-        seen = {rv: self._model.rvs_to_values[rv] for rv in self._model.observed_RVs}
-        made = clone_replace(made, replace=seen, rebuild_strict=False) if seen else made
-        if any(isinstance(v.type, RandomType) for v in ancestors(made, self._model.free_RVs)):
-            raise ModelError(
-                f"{self.how.specification.label} depends on random variables that the model at "
-                "hand has not: give the model that was sampled, or a copy of it."
-            )
-        return made
+        label = self.how.specification.label
+        return of_parameters(variables, self._model, self.how.source.inputs, label)
 
     def row_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what belongs to each row, by name."""
