@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import benchmark_cold
@@ -22,6 +23,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import xarray
+from common import save
 from gp_classification import build_model as build_classifier
 from gp_classification import load, squared_distances
 from scipy.linalg.blas import dsymv, dtrmv, dtrsv
@@ -501,7 +503,12 @@ def main() -> None:
     """Run the benchmarks."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--only", default="", help="run those whose name contains this text")
-    wanted = options.parse_args().only
+    options.add_argument(
+        "--save", type=Path, help="write what is found to this file of JSON, beside what is there"
+    )
+    options.set_defaults(seed=1)
+    arguments = options.parse_args()
+    wanted = arguments.only
     if not any(wanted in name for name, _, _ in BENCHMARKS):
         options.error(f"no name contains {wanted!r}: {[name for name, _, _ in BENCHMARKS]}")
     print(f"PyMC {pm.__version__}, PyTensor {pytensor.__version__}")
@@ -512,6 +519,13 @@ def main() -> None:
             broken |= value > bound
             verdict = "OK" if value <= bound else "BROKEN"
             print(f"{name:62s} {value:8.3f}  (at most {bound:g})  {verdict}", flush=True)
+            made = {"name": name, "pymc": pm.__version__}
+            save(
+                arguments,
+                [made | {"value": value, "bound": bound}],
+                add=True,
+                instead_of=lambda record, of=made: of.items() <= record.items(),
+            )
     sys.exit(broken)
 
 
