@@ -43,6 +43,13 @@ def compiles(item: pytest.Item) -> bool:
     return has_marker or any(map(item.path.is_relative_to, folders))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names of tests that are others in each process: two workers could not share them."""
+    wrong = [item.nodeid for item in items if " at 0x" in item.nodeid.lower()]
+    if wrong:
+        raise pytest.UsageError(f"Names of tests have addresses in them: {', '.join(wrong)}")
+
+
 TARGETS: dict[Any, Target] = {}
 
 

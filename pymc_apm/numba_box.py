@@ -34,11 +34,15 @@ def _compile_box(op: NumbaBox, node: Apply, **kwargs: Any) -> Any:
         def call(*inputs: Any) -> Any:
             return only(function(*copy(inputs)))
     else:
-        all_of_them = _results(made)
+        n_outputs, all_of_them = len(made), _results(made)
+        message = f"{op} must return {n_outputs} values, one for each of its outputs."
 
         @numba_dispatch.numba_njit
         def call(*inputs: Any) -> Any:
-            return all_of_them(function(*copy(inputs)))
+            values = function(*copy(inputs))
+            if len(values) != n_outputs:
+                raise ValueError(message)
+            return all_of_them(values)
 
     return call, None  # nothing that a file on disk could be found by
 

@@ -226,7 +226,6 @@ def closure_over(item):
         object(),
         {1, 2},
     ],
-    ids=repr,
 )
 def test_an_object_that_cannot_be_told_from_others_gives_no_digest(stranger):
     walked = walk(closure_over(stranger))
@@ -252,7 +251,6 @@ def test_an_object_that_cannot_be_told_from_others_gives_no_digest(stranger):
         namedtuple("Pair", "first second"),
         apm.types.Cost,
     ],
-    ids=repr,
 )
 def test_what_is_known_has_a_digest(known):
     assert walk(closure_over(known)).digest is not None
